@@ -1,0 +1,55 @@
+// What every recurrence kernel family takes: the steps alone, between the input projection before
+// them and the weight-gradient products after them.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_RECURRENCE_H_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_RECURRENCE_H_
+
+#include <cuda_runtime_api.h>
+
+#include "cc/lstm/lstm.h"
+
+namespace tfl::cuda {
+
+// Rows are (batch, step) pairs; row r of step t (in the layout of x) and batch element b is
+// b * steps + t, or t * batch + b if time_major. Step s of the recurrence reads input row
+// t = go_backwards ? steps - 1 - s : s and writes output row s.
+struct ForwardRecurrence {
+  tfl_lstm_spec spec;
+  const void* projection;      // x kernel, without the bias: [rows, 4 hidden]
+  tfl_dtype projection_dtype;  // float32, or spec.dtype
+  const void* recurrent_kernel;  // spec.weight_dtype [hidden, 4 hidden], as it lies
+  const void* bias;              // spec.weight_dtype [4 hidden] or null
+  const void* initial_h;         // spec.dtype [batch, hidden] or null
+  const void* initial_c;
+  const uint8_t* mask;  // in the layout of x, or null
+  void* output;
+  void* final_h;
+  void* final_c;
+  void* reserve;    // null unless spec.training; its layout belongs to the kernel family
+  void* workspace;  // the family's own scratch; contents undefined at entry
+};
+
+struct BackwardRecurrence {
+  tfl_lstm_spec spec;
+  const void* recurrent_kernel;
+  const void* initial_h;
+  const void* initial_c;
+  const uint8_t* mask;
+  const void* output;
+  const void* reserve;
+  const void* grad_output;   // null: zeros
+  const void* grad_final_h;  // null: zeros
+  const void* grad_final_c;  // null: zeros
+  // The gradient with respect to z = x W + h R + b: [rows, 4 hidden] in the layout of x (row t, not
+  // s), zeros at masked steps.
+  void* grad_gates;
+  tfl_dtype grad_gates_dtype;  // spec.dtype, or float32 for the float32 and 16-bit types
+  // h before every step in the row layout of grad_gates, for the product that gives grad_recurrent_kernel.
+  void* previous_h;       // spec.dtype [rows, hidden]
+  void* grad_initial_h;   // spec.dtype or null: not wanted
+  void* grad_initial_c;
+  void* workspace;
+};
+
+}  // namespace tfl::cuda
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_RECURRENCE_H_
