@@ -8,29 +8,29 @@
 namespace tf_fused_lstm {
 
 // The attributes and inputs that forward and gradient share.
-#define TFL_COMMON_INPUTS         \
-  Input("x: T")                   \
-      .Input("kernel: N * W")     \
-      .Input("recurrent_kernel: N * W") \
-      .Input("bias: num_bias * W") \
+#define TFL_COMMON_INPUTS                    \
+  Input("x: T")                              \
+      .Input("kernel: N * W")                \
+      .Input("recurrent_kernel: N * W")      \
+      .Input("bias: num_bias * W")           \
       .Input("initial_h: num_initial_h * T") \
       .Input("initial_c: num_initial_c * T") \
       .Input("mask: num_mask * bool")
 
-#define TFL_COMMON_ATTRS                                                              \
-  Attr("T: {half, bfloat16, float, double}")                                          \
-      .Attr("W: {half, bfloat16, float, double}")                                     \
-      .Attr("N: int >= 1 = 1")                                                        \
-      .Attr("num_bias: int >= 0 = 0")                                                 \
-      .Attr("num_initial_h: int >= 0 = 0")                                            \
-      .Attr("num_initial_c: int >= 0 = 0")                                            \
-      .Attr("num_mask: int >= 0 = 0")                                                 \
-      .Attr("time_major: bool = false")                                               \
-      .Attr("go_backwards: bool = false")                                             \
-      .Attr("return_sequences: bool = true")                                          \
-      .Attr("zero_output_for_mask: bool = false")                                     \
-      .Attr("activation: {'tanh', 'sigmoid', 'hard_sigmoid', 'relu', 'linear'} = 'tanh'") \
-      .Attr(                                                                          \
+#define TFL_COMMON_ATTRS                                                                   \
+  Attr("T: {half, bfloat16, float, double}")                                               \
+      .Attr("W: {half, bfloat16, float, double}")                                          \
+      .Attr("N: int >= 1 = 1")                                                             \
+      .Attr("num_bias: int >= 0 = 0")                                                      \
+      .Attr("num_initial_h: int >= 0 = 0")                                                 \
+      .Attr("num_initial_c: int >= 0 = 0")                                                 \
+      .Attr("num_mask: int >= 0 = 0")                                                      \
+      .Attr("time_major: bool = false")                                                    \
+      .Attr("go_backwards: bool = false")                                                  \
+      .Attr("return_sequences: bool = true")                                               \
+      .Attr("zero_output_for_mask: bool = false")                                          \
+      .Attr("activation: {'tanh', 'sigmoid', 'hard_sigmoid', 'relu', 'linear'} = 'tanh'")  \
+      .Attr(                                                                               \
           "recurrent_activation: {'tanh', 'sigmoid', 'hard_sigmoid', 'relu', 'linear'} = " \
           "'sigmoid'")
 

@@ -1,0 +1,25 @@
+#include "cc/kernels/device.h"
+
+#include "xla/stream_executor/stream.h"
+#include "xla/stream_executor/stream_executor.h"
+
+namespace tf_fused_lstm {
+namespace {
+
+void Schedule(void* pool, void (*fn)(void* arg), void* arg) {
+  static_cast<tensorflow::thread::ThreadPool*>(pool)->Schedule([fn, arg] { fn(arg); });
+}
+
+}  // namespace
+
+CpuDevice::CpuDevice(tensorflow::OpKernelContext* ctx) {
+  const auto* threads = ctx->device()->tensorflow_cpu_worker_threads();
+  runtime_ = {threads->num_threads, &Schedule, threads->workers};
+}
+
+GpuDevice::GpuDevice(tensorflow::OpKernelContext* ctx) {
+  auto* stream = ctx->op_device_context()->stream();
+  runtime_ = {stream->platform_specific_handle().stream, stream->parent()->device_ordinal()};
+}
+
+}  // namespace tf_fused_lstm
