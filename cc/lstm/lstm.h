@@ -56,9 +56,9 @@ typedef struct {
   tfl_dtype weight_dtype;  // weights and their gradients: dtype, or float32 below a 16-bit dtype
   tfl_activation activation;
   tfl_activation recurrent_activation;
-  uint8_t time_major;            // x, mask, output are [steps, batch, ...], else [batch, steps, ...]
-  uint8_t go_backwards;          // step s of the recurrence and of the output reads x_{steps-1-s}
-  uint8_t return_sequences;      // output of every step, else of the last one: [batch, hidden]
+  uint8_t time_major;        // x, mask, output are [steps, batch, ...], else [batch, steps, ...]
+  uint8_t go_backwards;      // step s of the recurrence and of the output reads x_{steps-1-s}
+  uint8_t return_sequences;  // output of every step, else of the last one: [batch, hidden]
   uint8_t zero_output_for_mask;  // a masked step's output is 0
   uint8_t has_bias;
   uint8_t has_mask;
@@ -96,11 +96,11 @@ typedef struct {
 
 // What backward reads besides the inputs. A null gradient stands for zeros.
 typedef struct {
-  const void* output;         // as forward wrote it
-  const void* reserve;        // as forward wrote it, with spec.training, on the same kind of device
-  const void* grad_output;    // dtype, shape of output
-  const void* grad_final_h;   // dtype [batch, hidden]
-  const void* grad_final_c;   // dtype [batch, hidden]
+  const void* output;        // as forward wrote it
+  const void* reserve;       // as forward wrote it, with spec.training, on the same kind of device
+  const void* grad_output;   // dtype, shape of output
+  const void* grad_final_h;  // dtype [batch, hidden]
+  const void* grad_final_c;  // dtype [batch, hidden]
 } tfl_lstm_saved;
 
 // What backward writes, all of it, in the shapes and types of the inputs. Null: not wanted.

@@ -14,8 +14,8 @@ namespace tfl::cuda {
 // t = go_backwards ? steps - 1 - s : s and writes output row s.
 struct ForwardRecurrence {
   tfl_lstm_spec spec;
-  const void* projection;      // x kernel, without the bias: [rows, 4 hidden]
-  tfl_dtype projection_dtype;  // float32, or spec.dtype
+  const void* projection;        // x kernel, without the bias: [rows, 4 hidden]
+  tfl_dtype projection_dtype;    // float32, or spec.dtype
   const void* recurrent_kernel;  // spec.weight_dtype [hidden, 4 hidden], as it lies
   const void* bias;              // spec.weight_dtype [4 hidden] or null
   const void* initial_h;         // spec.dtype [batch, hidden] or null
@@ -43,9 +43,10 @@ struct BackwardRecurrence {
   // s), zeros at masked steps.
   void* grad_gates;
   tfl_dtype grad_gates_dtype;  // spec.dtype, or float32 for the float32 and 16-bit types
-  // h before every step in the row layout of grad_gates, for the product that gives grad_recurrent_kernel.
-  void* previous_h;       // spec.dtype [rows, hidden]
-  void* grad_initial_h;   // spec.dtype or null: not wanted
+  // h before every step in the row layout of grad_gates, for the product that gives
+  // grad_recurrent_kernel.
+  void* previous_h;      // spec.dtype [rows, hidden]
+  void* grad_initial_h;  // spec.dtype or null: not wanted
   void* grad_initial_c;
   void* workspace;
 };
