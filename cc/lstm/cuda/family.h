@@ -12,10 +12,13 @@
 
 namespace tfl::cuda {
 
-// A family's supports functions are pure: sizes, types, flags and device limits decide. Its reserve
-// is read by its own backward only, so a training call needs both directions of one family.
+// Families with the same layout of the reserve can read each other's.
+enum class ReserveLayout { kSteps, kCluster };
+
+// A family's supported functions are pure: sizes, types, flags and device limits decide.
 struct Family {
   const char* name;
+  ReserveLayout reserve_layout;
   bool (*forward_supported)(const tfl_lstm_spec& spec, const DeviceLimits& limits);
   bool (*backward_supported)(const tfl_lstm_spec& spec, const DeviceLimits& limits);
   int64_t (*reserve_bytes)(const tfl_lstm_spec& spec);

@@ -26,6 +26,7 @@ struct ForwardRecurrence {
   void* final_c;
   void* reserve;    // null unless spec.training; its layout belongs to the kernel family
   void* workspace;  // the family's own scratch; contents undefined at entry
+  int device;       // CUDA ordinal
 };
 
 struct BackwardRecurrence {
@@ -44,11 +45,12 @@ struct BackwardRecurrence {
   void* grad_gates;
   tfl_dtype grad_gates_dtype;  // spec.dtype, or float32 for the float32 and 16-bit types
   // h before every step in the row layout of grad_gates, for the product that gives
-  // grad_recurrent_kernel.
-  void* previous_h;      // spec.dtype [rows, hidden]
+  // grad_recurrent_kernel; finite, whatever its value, at masked steps.
+  void* previous_h;      // spec.dtype [rows, hidden] or null: not wanted
   void* grad_initial_h;  // spec.dtype or null: not wanted
   void* grad_initial_c;
   void* workspace;
+  int device;
 };
 
 }  // namespace tfl::cuda

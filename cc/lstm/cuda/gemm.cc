@@ -1,0 +1,52 @@
+#include "cc/lstm/cuda/gemm.h"
+
+#include <algorithm>
+
+#include "cc/lstm/cuda/dtype.h"
+#include "cc/lstm/cuda/status.h"
+
+namespace tfl::cuda {
+namespace {
+
+// Longest side of one product handed on: BLAS libraries count in 32 bits somewhere.
+constexpr int64_t kMaxSide = int64_t{1} << 24;
+
+tfl_status RunPart(const Gemm& gemm, int device, void* workspace, cudaStream_t stream) {
+  bool done = false;
+  TFL_RETURN_IF_ERROR(TryCublasLt(gemm, device, workspace, stream, &done));
+  return done ? Ok() : SimpleGemm(gemm, stream);
+}
+
+const void* Offset(const void* base, int64_t elements, tfl_dtype dtype) {
+  return static_cast<const char*>(base) + elements * SizeOf(dtype);
+}
+
+}  // namespace
+
+tfl_status RunGemm(const Gemm& gemm, int device, void* workspace, cudaStream_t stream) {
+  if (gemm.m == 0 || gemm.n == 0) return Ok();
+  if (gemm.k == 0) {
+    if (gemm.accumulate) return Ok();
+    const int64_t size = SizeOf(gemm.output_dtype);
+    return FromCuda(
+        cudaMemset2DAsync(gemm.c, gemm.ldc * size, 0, gemm.n * size, gemm.m, stream),
+        "clearing a product");
+  }
+  if (gemm.m <= kMaxSide && gemm.k <= kMaxSide) return RunPart(gemm, device, workspace, stream);
+  for (int64_t m = 0; m < gemm.m; m += kMaxSide) {
+    for (int64_t k = 0; k < gemm.k; k += kMaxSide) {
+      Gemm part = gemm;
+      part.m = std::min(kMaxSide, gemm.m - m);
+      part.k = std::min(kMaxSide, gemm.k - k);
+      part.a = Offset(gemm.a, gemm.transpose_a ? k * gemm.lda + m : m * gemm.lda + k,
+                      gemm.input_dtype);
+      part.b = Offset(gemm.b, gemm.transpose_b ? k : k * gemm.ldb, gemm.input_dtype);
+      part.c = const_cast<void*>(Offset(gemm.c, m * gemm.ldc, gemm.output_dtype));
+      part.accumulate = gemm.accumulate || k > 0;
+      TFL_RETURN_IF_ERROR(RunPart(part, device, workspace, stream));
+    }
+  }
+  return Ok();
+}
+
+}  // namespace tfl::cuda

@@ -1,0 +1,31 @@
+// Which kernel family runs a call: a pure function of the call's description and the device.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_PLAN_H_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_PLAN_H_
+
+#include <vector>
+
+#include "cc/lstm/cuda/device_limits.h"
+#include "cc/lstm/cuda/family.h"
+#include "cc/lstm/lstm.h"
+
+namespace tfl::cuda {
+
+struct Plan {
+  const Family* forward;
+  const Family* backward;  // reads forward's reserve; null unless spec.training
+};
+
+// All families of this build, the preferred first.
+const std::vector<Family>& Families();
+
+// `forced` is null, or the name of the family to run forward (and backward where it can, with
+// spec.training); a name that is unknown or cannot run the call is an error.
+tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
+                    const std::vector<Family>& families, const char* forced, Plan* plan);
+
+// The environment variable that forces a family, for tests.
+constexpr char kForcePlanVariable[] = "TF_FUSED_LSTM_CUDA_PLAN";
+
+}  // namespace tfl::cuda
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_PLAN_H_
