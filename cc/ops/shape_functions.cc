@@ -137,9 +137,8 @@ absl::Status ForwardShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(SetList(c, "output", OutputShape(c, s)));
   TF_RETURN_IF_ERROR(SetList(c, "final_h", state));
   TF_RETURN_IF_ERROR(SetList(c, "final_c", state));
-  bool training = false;
-  TF_RETURN_IF_ERROR(c->GetAttr("training", &training));
-  return SetList(c, "reserve", c->Vector(training ? c->UnknownDim() : c->MakeDim(0)));
+  // Also without `training`: building the gradient of a traced function turns it on.
+  return SetList(c, "reserve", c->Vector(c->UnknownDim()));
 }
 
 absl::Status GradientShape(InferenceContext* c) {

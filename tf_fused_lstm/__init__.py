@@ -1,0 +1,28 @@
+"""A whole LSTM layer as one TensorFlow op, and the Keras layer on top of it.
+
+    import tf_fused_lstm as tfl
+
+    layer = tfl.FusedLSTM(128, return_sequences=True)  # a keras.layers.LSTM in every other way
+    output, final_h, final_c = tfl.fused_lstm(x, kernel, recurrent_kernel, bias)
+
+Importing the package loads the op library, after a check that it was built for the running
+TensorFlow, and registers the gradients, so that SavedModels that hold the op load from then on.
+"""
+
+from tf_fused_lstm._loader import BuildInfo, build_info, get_library_path
+from tf_fused_lstm._version import __version__
+
+# isort: split
+from tf_fused_lstm import gradients as _gradients  # noqa: F401  (registers them)
+from tf_fused_lstm.layers import FusedLSTM
+from tf_fused_lstm.ops import FusedLSTMOutput, fused_lstm
+
+__all__ = [
+    "BuildInfo",
+    "FusedLSTM",
+    "FusedLSTMOutput",
+    "__version__",
+    "build_info",
+    "fused_lstm",
+    "get_library_path",
+]

@@ -1,0 +1,104 @@
+"""The gradients of the ops: FusedLSTMGrad for FusedLSTM, ordinary ops for FusedLSTMGrad.
+
+The second makes every further derivative: second order, forward mode, Jacobians.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from tf_fused_lstm import _loader, _tensorflow, composite
+from tf_fused_lstm.ops import list_arguments
+
+_ATTRIBUTES = tuple(field.name for field in dataclasses.fields(composite.Attributes))
+
+
+def _attributes(op: Any) -> composite.Attributes:
+    def get(name: str) -> Any:
+        value = op.get_attr(name)
+        return value.decode() if isinstance(value, bytes) else value
+
+    return composite.Attributes(**{name: get(name) for name in _ATTRIBUTES})
+
+
+def _inputs(op: Any) -> tuple[composite.Inputs, list[tf.Tensor]]:
+    """The op's shared inputs, and the inputs after them."""
+    rest = list(op.inputs)
+
+    def optional(count: str) -> tf.Tensor | None:
+        return rest.pop(0) if op.get_attr(count) else None
+
+    inputs = composite.Inputs(
+        x=rest.pop(0),
+        kernel=rest.pop(0),
+        recurrent_kernel=rest.pop(0),
+        bias=optional("num_bias"),
+        initial_h=optional("num_initial_h"),
+        initial_c=optional("num_initial_c"),
+        mask=optional("num_mask"),
+    )
+    return inputs, rest
+
+
+def _no_gradient_for_mask(inputs: composite.Inputs) -> list[None]:
+    return [] if inputs.mask is None else [None]
+
+
+@tf.RegisterGradient("FusedLSTM")
+def _fused_lstm_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
+    """Calls FusedLSTMGrad. `grads`: of output, final_h, final_c, and None for the reserve."""
+    inputs, _ = _inputs(op)
+    attributes = _attributes(op)
+    output, final_h, final_c, reserve = op.outputs
+    grad_outputs = [
+        tf.zeros_like(value) if grad is None else tf.convert_to_tensor(grad)
+        for value, grad in zip((output, final_h, final_c), grads, strict=False)
+    ]
+    raw_ops = _loader.raw_ops()
+    if raw_ops is None or _tensorflow.in_xla_context():
+        results = composite.gradient(inputs, attributes, grad_outputs)
+        return [*results, *_no_gradient_for_mask(inputs)]
+    if not op.get_attr("training"):
+        _tensorflow.keep_reserve(op)
+    grad_x, *lists = raw_ops.fused_lstm_grad(
+        **list_arguments(inputs),
+        output=output,
+        reserve=reserve,
+        grad_output=grad_outputs[0],
+        grad_final_h=[grad_outputs[1]],
+        grad_final_c=[grad_outputs[2]],
+        **vars(attributes),
+    )
+    return [grad_x, *(tensor for tensors in lists for tensor in tensors),
+            *_no_gradient_for_mask(inputs)]  # fmt: skip
+
+
+@tf.RegisterGradient("FusedLSTMGrad")
+def _fused_lstm_grad_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
+    """Differentiates the gradient as a function of the inputs and of the gradients given to it.
+
+    output and reserve are functions of the inputs, so their share is in the inputs' gradients.
+    """
+    inputs, rest = _inputs(op)
+    attributes = _attributes(op)
+    _output, _reserve, *grad_outputs = rest
+    weights = [
+        tf.zeros_like(value) if grad is None else tf.convert_to_tensor(grad)
+        for value, grad in zip(op.outputs, grads, strict=True)
+    ]
+    sources = [*inputs.differentiable(), *grad_outputs]
+    results = _second_order(inputs, attributes, grad_outputs, weights, sources)
+    count = len(sources) - len(grad_outputs)
+    return [*results[:count], *_no_gradient_for_mask(inputs), None, None, *results[count:]]
+
+
+def _second_order(inputs, attributes, grad_outputs, weights, sources):
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(sources)
+        first_order = composite.gradient(inputs, attributes, grad_outputs)
+    return tape.gradient(
+        first_order, sources, output_gradients=weights, unconnected_gradients="zero"
+    )
