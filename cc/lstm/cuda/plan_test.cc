@@ -1,0 +1,126 @@
+// The choice of family, on devices that need not be there.
+#include "cc/lstm/cuda/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+namespace tfl::cuda {
+namespace {
+
+DeviceLimits Pascal() { return {60, 56, 48 << 10, 64 << 10, 65536, 4 << 20, true}; }
+DeviceLimits Ampere() { return {80, 108, 163 << 10, 164 << 10, 65536, 40 << 20, true}; }
+DeviceLimits Hopper() { return {90, 132, 227 << 10, 228 << 10, 65536, 60 << 20, true}; }
+
+tfl_lstm_spec Spec(int64_t batch, int64_t steps, int64_t hidden, tfl_dtype dtype, bool training) {
+  tfl_lstm_spec spec = {};
+  spec.batch = batch;
+  spec.steps = steps;
+  spec.input_size = hidden;
+  spec.hidden_size = hidden;
+  spec.dtype = spec.weight_dtype = dtype;
+  spec.recurrent_activation = TFL_SIGMOID;
+  spec.return_sequences = 1;
+  spec.training = training;
+  return spec;
+}
+
+// Families as a test wants them: supported up to a hidden size, forward and backward apart.
+bool UpTo128(const tfl_lstm_spec& s, const DeviceLimits&) { return s.hidden_size <= 128; }
+bool UpTo256(const tfl_lstm_spec& s, const DeviceLimits&) { return s.hidden_size <= 256; }
+bool OnHopperUpTo1024(const tfl_lstm_spec& s, const DeviceLimits& d) {
+  return d.compute_capability == 90 && s.hidden_size <= 1024;
+}
+bool Always(const tfl_lstm_spec&, const DeviceLimits&) { return true; }
+bool Never(const tfl_lstm_spec&, const DeviceLimits&) { return false; }
+
+Family Make(const char* name, ReserveLayout layout, decltype(&Always) forward,
+            decltype(&Always) backward) {
+  Family family = {};
+  family.name = name;
+  family.reserve_layout = layout;
+  family.forward_supported = forward;
+  family.backward_supported = backward;
+  return family;
+}
+
+const std::vector<Family>& TestFamilies() {
+  static const auto* families = new std::vector<Family>{
+      Make("cluster", ReserveLayout::kCluster, UpTo256, UpTo128),
+      Make("grid", ReserveLayout::kSteps, OnHopperUpTo1024, Never),
+      Make("step", ReserveLayout::kSteps, Always, Always)};
+  return *families;
+}
+
+struct Row {
+  int64_t hidden;
+  DeviceLimits limits;
+  bool training;
+  const char* forced;
+  const char* forward;  // null: an error
+  const char* backward;
+};
+
+TEST(MakePlan, Table) {
+  const Row rows[] = {
+      {64, Hopper(), false, nullptr, "cluster", nullptr},
+      {64, Hopper(), true, nullptr, "cluster", "cluster"},
+      {256, Hopper(), false, nullptr, "cluster", nullptr},
+      // Cluster has no backward here, and no other family reads its reserve.
+      {256, Hopper(), true, nullptr, "grid", "step"},
+      {1024, Hopper(), true, nullptr, "grid", "step"},
+      {1024, Ampere(), true, nullptr, "step", "step"},
+      {2048, Hopper(), false, nullptr, "step", nullptr},
+      {64, Pascal(), true, "step", "step", "step"},
+      {1024, Hopper(), true, "grid", "grid", "step"},
+      {1024, Ampere(), true, "grid", nullptr, nullptr},
+      {256, Hopper(), true, "cluster", nullptr, nullptr},
+      {256, Hopper(), false, "cluster", "cluster", nullptr},
+      {64, Hopper(), true, "nonsense", nullptr, nullptr},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(std::to_string(row.hidden) + " " + (row.forced == nullptr ? "" : row.forced));
+    Plan plan = {};
+    const tfl_status status = MakePlan(Spec(16, 8, row.hidden, TFL_BFLOAT16, row.training),
+                                       row.limits, TestFamilies(), row.forced, &plan);
+    if (row.forward == nullptr) {
+      EXPECT_EQ(status.code, TFL_INVALID_ARGUMENT);
+      EXPECT_NE(std::strstr(status.message, row.forced), nullptr) << status.message;
+      continue;
+    }
+    ASSERT_EQ(status.code, TFL_OK) << status.message;
+    EXPECT_STREQ(plan.forward->name, row.forward);
+    if (row.backward == nullptr) {
+      EXPECT_EQ(plan.backward, nullptr);
+    } else {
+      ASSERT_NE(plan.backward, nullptr);
+      EXPECT_STREQ(plan.backward->name, row.backward);
+    }
+  }
+}
+
+// No size, type or device is without a plan, and both directions agree on the reserve.
+TEST(MakePlan, EveryCallOfTheBuiltFamiliesHasAPlan) {
+  for (const DeviceLimits& limits : {Pascal(), Ampere(), Hopper()}) {
+    for (int64_t batch : {1, 3, 64, 70000}) {
+      for (int64_t hidden : {1, 7, 128, 256, 512, 1000, 1024, 8192}) {
+        for (tfl_dtype dtype : {TFL_FLOAT32, TFL_FLOAT64, TFL_FLOAT16, TFL_BFLOAT16}) {
+          for (bool training : {false, true}) {
+            Plan plan = {};
+            const tfl_lstm_spec spec = Spec(batch, 5, hidden, dtype, training);
+            ASSERT_EQ(MakePlan(spec, limits, Families(), nullptr, &plan).code, TFL_OK);
+            EXPECT_GT(plan.forward->forward_workspace_bytes(spec), 0);
+            if (!training) continue;
+            EXPECT_EQ(plan.forward->reserve_layout, plan.backward->reserve_layout);
+            EXPECT_EQ(plan.forward->reserve_bytes(spec), plan.backward->reserve_bytes(spec));
+            EXPECT_GE(plan.forward->reserve_bytes(spec), 5 * batch * hidden * 8);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tfl::cuda
