@@ -77,7 +77,7 @@ class FusedLSTMGradOp : public OpKernel {
     TF_RETURN_IF_ERROR(call_.Describe(ctx, &spec, &inputs));
     spec.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
     spec.training = true;
-    TF_RETURN_IF_ERROR(DescribeSaved(ctx, spec, &saved));
+    TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx, spec, &saved));
     const Device device(ctx);
     tfl_lstm_sizes sizes;
     TF_RETURN_IF_ERROR(ToStatus(device.Sizes(spec, &sizes)));
@@ -85,16 +85,14 @@ class FusedLSTMGradOp : public OpKernel {
     Tensor output, reserve;  // of a forward pass run again; alive until backward is queued
     const Tensor* given = nullptr;
     TF_RETURN_IF_ERROR(ctx->input("reserve", &given));
-    if (given->shape() == TensorShape({sizes.reserve_bytes})) {
+    bool keeps = false;
+    TF_RETURN_IF_ERROR(CheckReserve(given->shape(), sizes, &keeps));
+    if (keeps) {
       saved.reserve = given->data();
-    } else if (given->shape() == TensorShape({0})) {
+    } else {
       TF_RETURN_IF_ERROR(RunForward(ctx, device, spec, sizes, inputs, &output, &reserve));
       saved.output = output.data();
       saved.reserve = reserve.data();
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("reserve must be empty, shape [0], or FusedLSTM's of the same call, shape [",
-                       sizes.reserve_bytes, "], got ", given->shape().DebugString()));
     }
 
     tfl_lstm_gradients gradients;
@@ -115,19 +113,6 @@ class FusedLSTMGradOp : public OpKernel {
     TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.backward_workspace_bytes, &workspace));
     gradients.workspace = workspace.data();
     return ToStatus(device.Backward(spec, inputs, saved, gradients));
-  }
-
-  absl::Status DescribeSaved(OpKernelContext* ctx, const tfl_lstm_spec& spec,
-                             tfl_lstm_saved* saved) const {
-    *saved = {};
-    const TensorShape output = OutputShape(spec);
-    const TensorShape state = StateShape(spec);
-    TF_RETURN_IF_ERROR(call_.Checked(ctx, "output", OutputMeaning(spec), output, &saved->output));
-    TF_RETURN_IF_ERROR(
-        call_.Checked(ctx, "grad_output", OutputMeaning(spec), output, &saved->grad_output));
-    TF_RETURN_IF_ERROR(
-        call_.Checked(ctx, "grad_final_h", kStateMeaning, state, &saved->grad_final_h));
-    return call_.Checked(ctx, "grad_final_c", kStateMeaning, state, &saved->grad_final_c);
   }
 
   static absl::Status RunForward(OpKernelContext* ctx, const Device& device,

@@ -93,6 +93,14 @@ absl::Status WrongShape(const char* name, const std::string& wanted, const Tenso
       absl::StrCat(name, " must have shape ", wanted, ", got ", got.DebugString()));
 }
 
+// Shapes as text for error messages.
+constexpr char kStateMeaning[] = "[batch, hidden_size]";
+
+const char* OutputMeaning(const tfl_lstm_spec& spec) {
+  if (!spec.return_sequences) return kStateMeaning;
+  return spec.time_major ? "[steps, batch, hidden_size]" : "[batch, steps, hidden_size]";
+}
+
 }  // namespace
 
 LstmCall::LstmCall(OpKernelConstruction* ctx) { OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &spec_)); }
@@ -162,6 +170,17 @@ absl::Status LstmCall::Describe(OpKernelContext* ctx, tfl_lstm_spec* spec,
   return absl::OkStatus();
 }
 
+absl::Status LstmCall::DescribeSaved(OpKernelContext* ctx, const tfl_lstm_spec& spec,
+                                     tfl_lstm_saved* saved) const {
+  *saved = {};
+  const TensorShape output = OutputShape(spec);
+  const TensorShape state = StateShape(spec);
+  TF_RETURN_IF_ERROR(Checked(ctx, "output", OutputMeaning(spec), output, &saved->output));
+  TF_RETURN_IF_ERROR(Checked(ctx, "grad_output", OutputMeaning(spec), output, &saved->grad_output));
+  TF_RETURN_IF_ERROR(Checked(ctx, "grad_final_h", kStateMeaning, state, &saved->grad_final_h));
+  return Checked(ctx, "grad_final_c", kStateMeaning, state, &saved->grad_final_c);
+}
+
 TensorShape RowsShape(const tfl_lstm_spec& spec, int64_t last) {
   if (spec.time_major) return TensorShape({spec.steps, spec.batch, last});
   return TensorShape({spec.batch, spec.steps, last});
@@ -175,9 +194,12 @@ TensorShape StateShape(const tfl_lstm_spec& spec) {
   return TensorShape({spec.batch, spec.hidden_size});
 }
 
-const char* OutputMeaning(const tfl_lstm_spec& spec) {
-  if (!spec.return_sequences) return kStateMeaning;
-  return spec.time_major ? "[steps, batch, hidden_size]" : "[batch, steps, hidden_size]";
+absl::Status CheckReserve(const TensorShape& shape, const tfl_lstm_sizes& sizes, bool* keeps) {
+  *keeps = shape == TensorShape({sizes.reserve_bytes});
+  if (*keeps || shape == TensorShape({0})) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("reserve must be empty, shape [0], or FusedLSTM's of the same call, shape [",
+                   sizes.reserve_bytes, "], got ", shape.DebugString()));
 }
 
 absl::Status ToStatus(const tfl_status& status) {

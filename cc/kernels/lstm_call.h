@@ -18,11 +18,15 @@ class LstmCall {
   absl::Status Describe(tensorflow::OpKernelContext* ctx, tfl_lstm_spec* spec,
                         tfl_lstm_inputs* inputs) const;
 
+  // Likewise for FusedLSTMGrad's further inputs but the reserve.
+  absl::Status DescribeSaved(tensorflow::OpKernelContext* ctx, const tfl_lstm_spec& spec,
+                             tfl_lstm_saved* saved) const;
+
+ private:
   // The tensor of input `name` after its shape was found to be `wanted`, which `meaning` spells.
   absl::Status Checked(tensorflow::OpKernelContext* ctx, const char* name, const char* meaning,
                        const tensorflow::TensorShape& wanted, const void** data) const;
 
- private:
   tfl_lstm_spec spec_ = {};
 };
 
@@ -30,9 +34,9 @@ tensorflow::TensorShape RowsShape(const tfl_lstm_spec& spec, int64_t last);
 tensorflow::TensorShape OutputShape(const tfl_lstm_spec& spec);
 tensorflow::TensorShape StateShape(const tfl_lstm_spec& spec);
 
-// As above, as text for error messages.
-const char* OutputMeaning(const tfl_lstm_spec& spec);
-constexpr char kStateMeaning[] = "[batch, hidden_size]";
+// Whether FusedLSTMGrad's reserve holds what FusedLSTM kept, or is empty; no other shape is valid.
+absl::Status CheckReserve(const tensorflow::TensorShape& shape, const tfl_lstm_sizes& sizes,
+                          bool* keeps);
 
 absl::Status ToStatus(const tfl_status& status);
 

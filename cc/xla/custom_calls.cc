@@ -1,0 +1,271 @@
+// What XLA's executables run: the core's functions as custom calls for XLA's CPU and GPU.
+#include <cstdint>
+
+#include "absl/log/log.h"
+#include "cc/lstm/lstm.h"
+#include "cc/xla/lstm_attributes.h"
+#include "xla/ffi/api/c_api.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace tf_fused_lstm {
+namespace {
+
+namespace ffi = xla::ffi;
+
+ffi::Error ToError(const tfl_status& status) {
+  switch (status.code) {
+    case TFL_OK:
+      return ffi::Error::Success();
+    case TFL_INVALID_ARGUMENT:
+      return ffi::Error(ffi::ErrorCode::kInvalidArgument, status.message);
+    case TFL_UNAVAILABLE:
+      return ffi::Error(ffi::ErrorCode::kUnimplemented, status.message);
+    case TFL_RESOURCE_EXHAUSTED:
+      return ffi::Error(ffi::ErrorCode::kResourceExhausted, status.message);
+    case TFL_INTERNAL:
+      break;
+  }
+  return ffi::Error(ffi::ErrorCode::kInternal, status.message);
+}
+
+// The operands or the results of a call, one after the other.
+template <typename Buffers>
+class Reader {
+ public:
+  explicit Reader(const Buffers& buffers) : buffers_(buffers) {}
+
+  void* Next(bool present = true) {
+    return present && index_ < buffers_.size() ? Buffer(index_++).untyped_data() : nullptr;
+  }
+
+  // The last of them, at the workspace's alignment, and the bytes from there on.
+  void* Workspace(int64_t* bytes) {
+    const ffi::AnyBuffer buffer = Buffer(buffers_.size() - 1);
+    const auto begin = reinterpret_cast<uintptr_t>(buffer.untyped_data());
+    const uintptr_t aligned = (begin + kWorkspaceAlignment - 1) & -kWorkspaceAlignment;
+    *bytes = static_cast<int64_t>(buffer.size_bytes() - (aligned - begin));
+    return reinterpret_cast<void*>(aligned);
+  }
+
+ private:
+  ffi::AnyBuffer Buffer(size_t index) const {
+    if constexpr (std::is_same_v<Buffers, ffi::RemainingRets>) {
+      return **buffers_.template get<ffi::AnyBuffer>(index);
+    } else {
+      return *buffers_.template get<ffi::AnyBuffer>(index);
+    }
+  }
+
+  const Buffers& buffers_;
+  size_t index_ = 0;
+};
+
+// The order of the op's inputs.
+tfl_lstm_inputs ReadInputs(const tfl_lstm_spec& spec, Reader<ffi::RemainingArgs>& operands) {
+  tfl_lstm_inputs inputs;
+  inputs.x = operands.Next();
+  inputs.kernel = operands.Next();
+  inputs.recurrent_kernel = operands.Next();
+  inputs.bias = operands.Next(spec.has_bias);
+  inputs.initial_h = operands.Next(spec.has_initial_h);
+  inputs.initial_c = operands.Next(spec.has_initial_c);
+  inputs.mask = static_cast<const uint8_t*>(operands.Next(spec.has_mask));
+  return inputs;
+}
+
+ffi::Error CheckCounts(const tfl_lstm_spec& spec, size_t operands, size_t more_operands,
+                       size_t results, size_t wanted_results) {
+  const size_t wanted =
+      3 + spec.has_bias + spec.has_initial_h + spec.has_initial_c + spec.has_mask + more_operands;
+  if (operands == wanted && results == wanted_results) return ffi::Error::Success();
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                    "a custom call of tf_fused_lstm has a wrong number of operands or results");
+}
+
+// What was asked of the core when the function was compiled must still hold where it runs.
+ffi::Error CheckWorkspace(int64_t has, int64_t needs) {
+  if (has >= needs) return ffi::Error::Success();
+  return ffi::Error(ffi::ErrorCode::kInternal,
+                    "a function with FusedLSTM was compiled for another device: its workspace is " +
+                        std::to_string(has) + " bytes, " + std::to_string(needs) + " are needed");
+}
+
+template <typename Device>
+ffi::Error Forward(const Device& device, const ffi::RemainingArgs& args,
+                   const ffi::RemainingRets& rets, const LstmAttributes& attributes) {
+  const tfl_lstm_spec& spec = attributes.spec;
+  if (ffi::Error error = CheckCounts(spec, args.size(), 0, rets.size(), 5); error.failure()) {
+    return error;
+  }
+  tfl_lstm_sizes sizes;
+  if (ffi::Error error = ToError(device.Sizes(spec, &sizes)); error.failure()) return error;
+  Reader operands(args);
+  Reader results(rets);
+  const tfl_lstm_inputs inputs = ReadInputs(spec, operands);
+  tfl_lstm_outputs outputs;
+  outputs.output = results.Next();
+  outputs.final_h = results.Next();
+  outputs.final_c = results.Next();
+  outputs.reserve = results.Next();
+  int64_t workspace_bytes = 0;
+  outputs.workspace = results.Workspace(&workspace_bytes);
+  if (ffi::Error error = CheckWorkspace(workspace_bytes, sizes.forward_workspace_bytes);
+      error.failure()) {
+    return error;
+  }
+  return ToError(device.Forward(spec, inputs, outputs));
+}
+
+template <typename Device>
+ffi::Error Backward(const Device& device, const ffi::RemainingArgs& args,
+                    const ffi::RemainingRets& rets, const LstmAttributes& attributes) {
+  const tfl_lstm_spec& spec = attributes.spec;
+  const size_t wanted_results = 4 + spec.has_bias + spec.has_initial_h + spec.has_initial_c;
+  if (ffi::Error error = CheckCounts(spec, args.size(), 5, rets.size(), wanted_results);
+      error.failure()) {
+    return error;
+  }
+  tfl_lstm_sizes sizes;
+  if (ffi::Error error = ToError(device.Sizes(spec, &sizes)); error.failure()) return error;
+  Reader operands(args);
+  Reader results(rets);
+  const tfl_lstm_inputs inputs = ReadInputs(spec, operands);
+  tfl_lstm_saved saved;
+  saved.output = operands.Next();
+  saved.reserve = operands.Next();
+  saved.grad_output = operands.Next();
+  saved.grad_final_h = operands.Next();
+  saved.grad_final_c = operands.Next();
+  tfl_lstm_gradients gradients;
+  gradients.grad_x = results.Next();
+  gradients.grad_kernel = results.Next();
+  gradients.grad_recurrent_kernel = results.Next();
+  gradients.grad_bias = results.Next(spec.has_bias);
+  gradients.grad_initial_h = results.Next(spec.has_initial_h);
+  gradients.grad_initial_c = results.Next(spec.has_initial_c);
+  int64_t workspace_bytes = 0;
+  gradients.workspace = results.Workspace(&workspace_bytes);
+  if (ffi::Error error = CheckWorkspace(workspace_bytes, sizes.backward_workspace_bytes);
+      error.failure()) {
+    return error;
+  }
+  return ToError(device.Backward(spec, inputs, saved, gradients));
+}
+
+// XLA's intra-op pool, which is TensorFlow's. A run without one has the calling thread alone.
+class CpuDevice {
+ public:
+  CpuDevice(ffi::ThreadPool* pool, int32_t num_threads)
+      : runtime_{pool->num_threads() > 0 ? num_threads : 1, &Schedule, pool} {}
+  tfl_status Sizes(const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) const {
+    return tfl_cpu_lstm_sizes(&spec, runtime_.num_threads, sizes);
+  }
+  tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
+                     const tfl_lstm_outputs& outputs) const {
+    return tfl_cpu_lstm_forward(&spec, &inputs, &outputs, &runtime_);
+  }
+  tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
+                      const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) const {
+    return tfl_cpu_lstm_backward(&spec, &inputs, &saved, &gradients, &runtime_);
+  }
+
+ private:
+  static void Schedule(void* pool, void (*fn)(void* arg), void* arg) {
+    static_cast<ffi::ThreadPool*>(pool)->Schedule([fn, arg] { fn(arg); });
+  }
+
+  tfl_cpu_runtime runtime_;
+};
+
+// XLA's stream.
+class GpuDevice {
+ public:
+  GpuDevice(void* stream, int32_t device) : runtime_{stream, device} {}
+  tfl_status Sizes(const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) const {
+    return tfl_cuda_lstm_sizes(&spec, runtime_.device, sizes);
+  }
+  tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
+                     const tfl_lstm_outputs& outputs) const {
+    return tfl_cuda_lstm_forward(&spec, &inputs, &outputs, &runtime_);
+  }
+  tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
+                      const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) const {
+    return tfl_cuda_lstm_backward(&spec, &inputs, &saved, &gradients, &runtime_);
+  }
+
+ private:
+  tfl_cuda_runtime runtime_;
+};
+
+enum class Direction { kForward, kBackward };
+
+template <Direction direction, typename Device>
+ffi::Error Run(const Device& device, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+               const LstmAttributes& attributes) {
+  if constexpr (direction == Direction::kForward) {
+    return Forward(device, args, rets, attributes);
+  } else {
+    return Backward(device, args, rets, attributes);
+  }
+}
+
+template <Direction direction>
+ffi::Error OnCpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                 ffi::Dictionary dictionary) {
+  LstmAttributes attributes;
+  if (ffi::Error error = FromDictionary(dictionary, &attributes); error.failure()) return error;
+  return Run<direction>(CpuDevice(&pool, attributes.num_threads), args, rets, attributes);
+}
+
+template <Direction direction>
+ffi::Error OnGpu(void* stream, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                 ffi::Dictionary dictionary) {
+  LstmAttributes attributes;
+  if (ffi::Error error = FromDictionary(dictionary, &attributes); error.failure()) return error;
+  return Run<direction>(GpuDevice(stream, device), args, rets, attributes);
+}
+
+template <Direction direction>
+XLA_FFI_Error* CpuHandler(XLA_FFI_CallFrame* call_frame) {
+  static const auto* handler = ffi::Ffi::Bind()
+                                   .Ctx<ffi::ThreadPool>()
+                                   .RemainingArgs()
+                                   .RemainingRets()
+                                   .Attrs()
+                                   .To(OnCpu<direction>)
+                                   .release();
+  return handler->Call(call_frame);
+}
+
+template <Direction direction>
+XLA_FFI_Error* GpuHandler(XLA_FFI_CallFrame* call_frame) {
+  static const auto* handler = ffi::Ffi::Bind()
+                                   .Ctx<ffi::PlatformStream<void*>>()
+                                   .Ctx<ffi::DeviceOrdinal>()
+                                   .RemainingArgs()
+                                   .RemainingRets()
+                                   .Attrs()
+                                   .To(OnGpu<direction>)
+                                   .release();
+  return handler->Call(call_frame);
+}
+
+bool Register(const char* target, const char* platform, XLA_FFI_Handler* handler) {
+  XLA_FFI_Error* error =
+      ffi::Ffi::RegisterStaticHandler(XLA_FFI_GetApi(), target, platform, handler);
+  if (error != nullptr)
+    LOG(ERROR) << "XLA refuses the custom call " << target << " on " << platform;
+  return error == nullptr;
+}
+
+[[maybe_unused]] const bool registered = [] {
+  Register(kForwardTarget, "Host", CpuHandler<Direction::kForward>);
+  Register(kBackwardTarget, "Host", CpuHandler<Direction::kBackward>);
+  if (tfl_built_with_cuda() == 0) return true;
+  Register(kForwardTarget, "CUDA", GpuHandler<Direction::kForward>);
+  Register(kBackwardTarget, "CUDA", GpuHandler<Direction::kBackward>);
+  return true;
+}();
+
+}  // namespace
+}  // namespace tf_fused_lstm

@@ -1,0 +1,221 @@
+// FusedLSTM and FusedLSTMGrad in functions that XLA compiles: check, then emit a custom call to the
+// core. Sizes are known while compiling, so reserve and workspace are results of the call.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/kernels/lstm_call.h"
+#include "cc/xla/lstm_attributes.h"
+#include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/compiler/tf2xla/xla_op_registry.h"
+#include "tensorflow/core/framework/kernel_def_builder.h"
+#include "tensorflow/core/platform/tensor_float_32_utils.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/layout_util.h"
+#include "xla/shape_util.h"
+
+namespace tf_fused_lstm {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::XlaOpKernel;
+using tensorflow::XlaOpKernelContext;
+
+xla::Shape Bytes(int64_t bytes) { return xla::ShapeUtil::MakeShape(xla::U8, {bytes}); }
+
+// The custom call's results but for its workspace.
+absl::StatusOr<std::vector<xla::XlaOp>> EmitCall(XlaOpKernelContext* ctx, const char* target,
+                                                 const std::vector<xla::XlaOp>& operands,
+                                                 std::vector<xla::Shape> results,
+                                                 int64_t workspace_bytes,
+                                                 const LstmAttributes& attributes) {
+  std::vector<xla::Shape> operand_shapes;
+  for (const xla::XlaOp& operand : operands) {
+    TF_ASSIGN_OR_RETURN(xla::Shape shape, ctx->builder()->GetShape(operand));
+    // The core takes row-major tensors; left alone, XLA may choose another layout.
+    xla::LayoutUtil::SetToDefaultLayout(&shape);
+    operand_shapes.push_back(std::move(shape));
+  }
+  const size_t count = results.size();
+  results.push_back(Bytes(workspace_bytes + kWorkspaceAlignment));
+  const xla::XlaOp call = xla::CustomCallWithLayout(
+      ctx->builder(), target, operands, xla::ShapeUtil::MakeTupleShape(results), operand_shapes,
+      ToText(attributes), /*has_side_effect=*/false, /*output_operand_aliasing=*/{},
+      /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+  std::vector<xla::XlaOp> values;
+  for (size_t i = 0; i < count; ++i) values.push_back(xla::GetTupleElement(call, i));
+  return values;
+}
+
+// What the kernels of the two ops share.
+class LstmXlaKernel : public XlaOpKernel {
+ public:
+  explicit LstmXlaKernel(OpKernelConstruction* ctx)
+      : XlaOpKernel(ctx),
+        call_(ctx),
+        on_gpu_(ctx->device_type() == tensorflow::DEVICE_GPU_XLA_JIT) {}
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    const absl::Status status = Emit(ctx);
+    if (!status.ok()) ctx->CtxFailure(__FILE__, __LINE__, status);
+  }
+
+ protected:
+  virtual absl::Status Emit(XlaOpKernelContext* ctx) const = 0;
+
+  // XLA's tensors hold their shape, so that the op kernels' checks serve here too.
+  absl::Status Describe(XlaOpKernelContext* ctx, LstmAttributes* attributes) const {
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      TF_ASSIGN_OR_RETURN(const xla::Shape shape, ctx->InputXlaShape(i));
+      if (shape.is_dynamic()) {
+        return absl::UnimplementedError(absl::StrCat(
+            "FusedLSTM needs static shapes under XLA, got ", shape.ToString(), " for input ", i));
+      }
+    }
+    tfl_lstm_inputs unused;
+    TF_RETURN_IF_ERROR(call_.Describe(ctx->op_kernel_context(), &attributes->spec, &unused));
+    attributes->spec.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+    const auto* threads = ctx->op_kernel_context()->device()->tensorflow_cpu_worker_threads();
+    attributes->num_threads = threads == nullptr ? 1 : threads->num_threads;
+    return absl::OkStatus();
+  }
+
+  absl::Status Sizes(XlaOpKernelContext* ctx, const LstmAttributes& attributes,
+                     tfl_lstm_sizes* sizes) const {
+    const tfl_lstm_spec& spec = attributes.spec;
+    if (on_gpu_) {
+      const int ordinal = ctx->compiler()->options().device_ordinal;
+      return ToStatus(tfl_cuda_lstm_sizes(&spec, std::max(ordinal, 0), sizes));
+    }
+    TF_RETURN_IF_ERROR(ToStatus(tfl_cpu_lstm_sizes(&spec, attributes.num_threads, sizes)));
+    // The same buffers must do for a run without a thread pool.
+    tfl_lstm_sizes alone;
+    TF_RETURN_IF_ERROR(ToStatus(tfl_cpu_lstm_sizes(&spec, 1, &alone)));
+    if (alone.reserve_bytes != sizes->reserve_bytes) {
+      return absl::InternalError("FusedLSTM's reserve depends on the number of threads");
+    }
+    sizes->forward_workspace_bytes =
+        std::max(sizes->forward_workspace_bytes, alone.forward_workspace_bytes);
+    sizes->backward_workspace_bytes =
+        std::max(sizes->backward_workspace_bytes, alone.backward_workspace_bytes);
+    return absl::OkStatus();
+  }
+
+  // output, final_h, final_c, reserve.
+  absl::StatusOr<std::vector<xla::XlaOp>> EmitForward(XlaOpKernelContext* ctx,
+                                                      const std::vector<xla::XlaOp>& operands,
+                                                      const LstmAttributes& attributes,
+                                                      const tfl_lstm_sizes& sizes) const {
+    const tfl_lstm_spec& spec = attributes.spec;
+    xla::Shape output, state;
+    TF_RETURN_IF_ERROR(
+        tensorflow::TensorShapeToXLAShape(ctx->input_type(0), OutputShape(spec), &output));
+    TF_RETURN_IF_ERROR(
+        tensorflow::TensorShapeToXLAShape(ctx->input_type(0), StateShape(spec), &state));
+    return EmitCall(ctx, kForwardTarget, operands,
+                    {output, state, state, Bytes(sizes.reserve_bytes)},
+                    sizes.forward_workspace_bytes, attributes);
+  }
+
+  static std::vector<xla::XlaOp> Inputs(XlaOpKernelContext* ctx, int count) {
+    std::vector<xla::XlaOp> inputs;
+    for (int i = 0; i < count; ++i) inputs.push_back(ctx->Input(i));
+    return inputs;
+  }
+
+  static void SetOutputs(XlaOpKernelContext* ctx, const std::vector<xla::XlaOp>& outputs) {
+    for (size_t i = 0; i < outputs.size(); ++i) ctx->SetOutput(static_cast<int>(i), outputs[i]);
+  }
+
+  const LstmCall call_;
+
+ private:
+  const bool on_gpu_;
+};
+
+class FusedLSTMXlaKernel : public LstmXlaKernel {
+ public:
+  using LstmXlaKernel::LstmXlaKernel;
+
+ protected:
+  absl::Status Emit(XlaOpKernelContext* ctx) const override {
+    LstmAttributes attributes;
+    tfl_lstm_sizes sizes;
+    TF_RETURN_IF_ERROR(Describe(ctx, &attributes));
+    TF_RETURN_IF_ERROR(Sizes(ctx, attributes, &sizes));
+    TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> outputs,
+                        EmitForward(ctx, Inputs(ctx, ctx->num_inputs()), attributes, sizes));
+    SetOutputs(ctx, outputs);
+    return absl::OkStatus();
+  }
+};
+
+class FusedLSTMGradXlaKernel : public LstmXlaKernel {
+ public:
+  using LstmXlaKernel::LstmXlaKernel;
+
+ protected:
+  absl::Status Emit(XlaOpKernelContext* ctx) const override {
+    LstmAttributes attributes;
+    tfl_lstm_sizes sizes;
+    TF_RETURN_IF_ERROR(Describe(ctx, &attributes));
+    attributes.spec.training = true;
+    tfl_lstm_saved unused;
+    TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx->op_kernel_context(), attributes.spec, &unused));
+    TF_RETURN_IF_ERROR(Sizes(ctx, attributes, &sizes));
+
+    // After the shared inputs: output, reserve, grad_output, grad_final_h, grad_final_c.
+    const int shared = ctx->num_inputs() - 5;
+    std::vector<xla::XlaOp> operands = Inputs(ctx, ctx->num_inputs());
+    const TensorShape reserve = ctx->op_kernel_context()->input(shared + 1).shape();
+    bool keeps = false;
+    TF_RETURN_IF_ERROR(CheckReserve(reserve, sizes, &keeps));
+    if (!keeps) {
+      TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> forward,
+                          EmitForward(ctx, Inputs(ctx, shared), attributes, sizes));
+      operands[shared] = forward[0];
+      operands[shared + 1] = forward[3];
+    }
+
+    // The gradients have the shapes of what they are with respect to; a mask has none.
+    std::vector<xla::Shape> results;
+    for (int i = 0; i < shared - attributes.spec.has_mask; ++i) {
+      TF_ASSIGN_OR_RETURN(xla::Shape shape, ctx->InputXlaShape(i));
+      xla::LayoutUtil::SetToDefaultLayout(&shape);
+      results.push_back(std::move(shape));
+    }
+    TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> gradients,
+                        EmitCall(ctx, kBackwardTarget, operands, std::move(results),
+                                 sizes.backward_workspace_bytes, attributes));
+    SetOutputs(ctx, gradients);
+    return absl::OkStatus();
+  }
+};
+
+// Straight into the table of kernels: XLA copies its own registry there at its first compilation
+// in a process, and a library loaded later would be left out.
+template <typename Kernel>
+void Register(const char* op, const char* device) {
+  new tensorflow::kernel_factory::OpKernelRegistrar(
+      tensorflow::KernelDefBuilder(op).Device(device).Build(), op,
+      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* { return new Kernel(ctx); });
+}
+
+// A core without CUDA code offers nothing to XLA's GPU backend.
+[[maybe_unused]] const bool registered = [] {
+  for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
+    if (device == tensorflow::DEVICE_GPU_XLA_JIT && tfl_built_with_cuda() == 0) continue;
+    Register<FusedLSTMXlaKernel>("FusedLSTM", device);
+    Register<FusedLSTMGradXlaKernel>("FusedLSTMGrad", device);
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace tf_fused_lstm
