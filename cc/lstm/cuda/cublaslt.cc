@@ -68,8 +68,8 @@ const Api* LoadApi() {
     auto api = std::make_unique<Api>();
     bool complete = true;
     const auto find = [&](const char* symbol, auto* function) {
-      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(
-          dlsym(library, symbol));
+      *function =
+          reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, symbol));
       complete = complete && *function != nullptr;
     };
     find("cublasLtCreate", &api->create);
@@ -124,8 +124,7 @@ class Prepared {
     const bool wide = gemm.input_dtype == TFL_FLOAT64;
     const bool tf32 = gemm.input_dtype == TFL_FLOAT32 && gemm.allow_tf32;
     Object preference = nullptr;
-    if (api->desc_create(&desc_,
-                         wide ? kComputeFloat64 : (tf32 ? kComputeTf32 : kComputeFloat32),
+    if (api->desc_create(&desc_, wide ? kComputeFloat64 : (tf32 ? kComputeTf32 : kComputeFloat32),
                          wide ? CUDA_R_64F : CUDA_R_32F) != 0 ||
         api->preference_create(&preference) != 0) {
       return;
@@ -155,9 +154,9 @@ class Prepared {
     align(kPreferenceAlignmentD, alignment[2]);
     int count = 0;
     if (a_ != nullptr && b_ != nullptr && c_ != nullptr) {
-      found_ = api->heuristic(handle, desc_, b_, a_, c_, c_, preference, 1, &heuristic_, &count) ==
-                   0 &&
-               count == 1 && heuristic_.state == 0;
+      found_ =
+          api->heuristic(handle, desc_, b_, a_, c_, c_, preference, 1, &heuristic_, &count) == 0 &&
+          count == 1 && heuristic_.state == 0;
     }
     api->preference_destroy(preference);
   }
@@ -204,10 +203,21 @@ class Cache {
   std::shared_ptr<const Prepared> Find(const Api* api, const Gemm& gemm, int device,
                                        Handle* handle) {
     const uint32_t alignment[3] = {AlignmentOf(gemm.a), AlignmentOf(gemm.b), AlignmentOf(gemm.c)};
-    const Key key = {device,         gemm.m,           gemm.n,           gemm.k,
-                     gemm.lda,       gemm.ldb,         gemm.ldc,         gemm.transpose_a,
-                     gemm.transpose_b, gemm.input_dtype, gemm.output_dtype, gemm.allow_tf32,
-                     alignment[0],   alignment[1],     alignment[2]};
+    const Key key = {device,
+                     gemm.m,
+                     gemm.n,
+                     gemm.k,
+                     gemm.lda,
+                     gemm.ldb,
+                     gemm.ldc,
+                     gemm.transpose_a,
+                     gemm.transpose_b,
+                     gemm.input_dtype,
+                     gemm.output_dtype,
+                     gemm.allow_tf32,
+                     alignment[0],
+                     alignment[1],
+                     alignment[2]};
     std::lock_guard<std::mutex> lock(mutex_);
     Handle& kept = handles_[device];
     if (kept == nullptr && api->create(&kept) != 0) {

@@ -24,8 +24,8 @@ tfl_status Query(int device, DeviceLimits* limits) {
   if (error == cudaSuccess)
     error = get(cudaDevAttrMaxSharedMemoryPerBlockOptin, &limits->shared_bytes_per_block);
   if (error == cudaSuccess)
-    error = get(cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-                &limits->shared_bytes_per_multiprocessor);
+    error =
+        get(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &limits->shared_bytes_per_multiprocessor);
   if (error == cudaSuccess)
     error = get(cudaDevAttrMaxRegistersPerMultiprocessor, &limits->registers_per_multiprocessor);
   if (error == cudaSuccess) error = get(cudaDevAttrL2CacheSize, &limits->l2_bytes);

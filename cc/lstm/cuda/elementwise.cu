@@ -1,9 +1,8 @@
-#include "cc/lstm/cuda/elementwise.h"
-
 #include <algorithm>
 
 #include "cc/lstm/cuda/dispatch.h"
 #include "cc/lstm/cuda/dtype.h"
+#include "cc/lstm/cuda/elementwise.h"
 #include "cc/lstm/cuda/scalar.cuh"
 #include "cc/lstm/cuda/status.h"
 
@@ -117,9 +116,9 @@ tfl_status Convert(const void* from, tfl_dtype from_dtype, void* to, tfl_dtype t
                    int64_t count, cudaStream_t stream) {
   if (count == 0) return Ok();
   if (from_dtype == to_dtype) {
-    return FromCuda(cudaMemcpyAsync(to, from, count * SizeOf(to_dtype), cudaMemcpyDeviceToDevice,
-                                    stream),
-                    "copying an array");
+    return FromCuda(
+        cudaMemcpyAsync(to, from, count * SizeOf(to_dtype), cudaMemcpyDeviceToDevice, stream),
+        "copying an array");
   }
   DispatchType(from_dtype, [&](auto from_tag) {
     DispatchType(to_dtype, [&](auto to_tag) {
@@ -149,9 +148,8 @@ tfl_status WritePreviousHidden(const tfl_lstm_spec& spec, const PreviousHidden& 
     const int64_t words = bytes / static_cast<int64_t>(sizeof(Word));
     a.step_stride = a.step_stride * SizeOf(spec.dtype) / static_cast<int64_t>(sizeof(Word));
     a.batch_stride = a.batch_stride * SizeOf(spec.dtype) / static_cast<int64_t>(sizeof(Word));
-    PreviousHiddenKernel<Word>
-        <<<BlocksFor(spec.batch * spec.steps * words), kThreads, 0, stream>>>(
-            a, spec.batch, spec.steps, words, spec.time_major != 0, spec.go_backwards != 0);
+    PreviousHiddenKernel<Word><<<BlocksFor(spec.batch * spec.steps * words), kThreads, 0, stream>>>(
+        a, spec.batch, spec.steps, words, spec.time_major != 0, spec.go_backwards != 0);
   };
   const auto aligned = [&](uintptr_t width) {
     return bytes % static_cast<int64_t>(width) == 0 &&

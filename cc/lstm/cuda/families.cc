@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "cc/lstm/cuda/grid/grid.h"
 #include "cc/lstm/cuda/plan.h"
 #include "cc/lstm/cuda/step/step.h"
 #if __has_include("cc/lstm/cuda/sm90/cluster.h")
@@ -10,6 +11,7 @@
 namespace tfl::cuda {
 namespace {
 
+bool Never(const tfl_lstm_spec&, const DeviceLimits&) { return false; }
 bool Always(const tfl_lstm_spec&, const DeviceLimits&) { return true; }
 
 }  // namespace
@@ -21,6 +23,8 @@ const std::vector<Family>& Families() {
        ClusterReserveBytes, ClusterForwardWorkspaceBytes, ClusterBackwardWorkspaceBytes,
        ClusterForward, ClusterBackward},
 #endif
+      {"grid", ReserveLayout::kSteps, GridForwardSupported, Never, StepReserveBytes,
+       GridForwardWorkspaceBytes, StepBackwardWorkspaceBytes, GridForward, StepBackward},
       {"step", ReserveLayout::kSteps, Always, Always, StepReserveBytes, StepForwardWorkspaceBytes,
        StepBackwardWorkspaceBytes, StepForward, StepBackward},
   };

@@ -28,9 +28,8 @@ tfl_status RunGemm(const Gemm& gemm, int device, void* workspace, cudaStream_t s
   if (gemm.k == 0) {
     if (gemm.accumulate) return Ok();
     const int64_t size = SizeOf(gemm.output_dtype);
-    return FromCuda(
-        cudaMemset2DAsync(gemm.c, gemm.ldc * size, 0, gemm.n * size, gemm.m, stream),
-        "clearing a product");
+    return FromCuda(cudaMemset2DAsync(gemm.c, gemm.ldc * size, 0, gemm.n * size, gemm.m, stream),
+                    "clearing a product");
   }
   if (gemm.m <= kMaxSide && gemm.k <= kMaxSide) return RunPart(gemm, device, workspace, stream);
   for (int64_t m = 0; m < gemm.m; m += kMaxSide) {
@@ -38,8 +37,8 @@ tfl_status RunGemm(const Gemm& gemm, int device, void* workspace, cudaStream_t s
       Gemm part = gemm;
       part.m = std::min(kMaxSide, gemm.m - m);
       part.k = std::min(kMaxSide, gemm.k - k);
-      part.a = Offset(gemm.a, gemm.transpose_a ? k * gemm.lda + m : m * gemm.lda + k,
-                      gemm.input_dtype);
+      part.a =
+          Offset(gemm.a, gemm.transpose_a ? k * gemm.lda + m : m * gemm.lda + k, gemm.input_dtype);
       part.b = Offset(gemm.b, gemm.transpose_b ? k : k * gemm.ldb, gemm.input_dtype);
       part.c = const_cast<void*>(Offset(gemm.c, m * gemm.ldc, gemm.output_dtype));
       part.accumulate = gemm.accumulate || k > 0;

@@ -11,8 +11,8 @@
 namespace tfl::cuda {
 namespace {
 
-constexpr int kTile = 64;     // rows and columns of c a block computes
-constexpr int kDepth = 16;    // k a block holds in shared memory
+constexpr int kTile = 64;      // rows and columns of c a block computes
+constexpr int kDepth = 16;     // k a block holds in shared memory
 constexpr int kThreads = 256;  // as 16 x 16, each 4 x 4 elements
 constexpr int kSub = 4;
 static_assert(kTile / kSub * (kTile / kSub) == kThreads);

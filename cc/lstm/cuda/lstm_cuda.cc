@@ -110,8 +110,7 @@ tfl_status BackwardOfNothing(const tfl_lstm_spec& spec, const tfl_lstm_saved& sa
   TFL_RETURN_IF_ERROR(
       Clear(gradients.grad_x, Rows(spec) * spec.input_size * SizeOf(spec.dtype), stream));
   TFL_RETURN_IF_ERROR(Clear(gradients.grad_kernel, 4 * spec.input_size * hidden * weight, stream));
-  TFL_RETURN_IF_ERROR(
-      Clear(gradients.grad_recurrent_kernel, 4 * hidden * hidden * weight, stream));
+  TFL_RETURN_IF_ERROR(Clear(gradients.grad_recurrent_kernel, 4 * hidden * hidden * weight, stream));
   TFL_RETURN_IF_ERROR(Clear(gradients.grad_bias, 4 * hidden * weight, stream));
   TFL_RETURN_IF_ERROR(CopyState(spec, saved.grad_final_h, gradients.grad_initial_h, stream));
   return CopyState(spec, saved.grad_final_c, gradients.grad_initial_c, stream);
@@ -311,8 +310,7 @@ tfl_status tfl_cuda_lstm_sizes(const tfl_lstm_spec* spec, int32_t device, tfl_ls
 }
 
 tfl_status tfl_cuda_lstm_forward(const tfl_lstm_spec* spec, const tfl_lstm_inputs* inputs,
-                                 const tfl_lstm_outputs* outputs,
-                                 const tfl_cuda_runtime* runtime) {
+                                 const tfl_lstm_outputs* outputs, const tfl_cuda_runtime* runtime) {
   const tfl::cuda::DeviceScope scope(runtime->device);
   TFL_RETURN_IF_ERROR(scope.status());
   return tfl::cuda::Forward(*spec, *inputs, *outputs, *runtime);

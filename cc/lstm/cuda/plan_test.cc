@@ -46,10 +46,10 @@ Family Make(const char* name, ReserveLayout layout, decltype(&Always) forward,
 }
 
 const std::vector<Family>& TestFamilies() {
-  static const auto* families = new std::vector<Family>{
-      Make("cluster", ReserveLayout::kCluster, UpTo256, UpTo128),
-      Make("grid", ReserveLayout::kSteps, OnHopperUpTo1024, Never),
-      Make("step", ReserveLayout::kSteps, Always, Always)};
+  static const auto* families =
+      new std::vector<Family>{Make("cluster", ReserveLayout::kCluster, UpTo256, UpTo128),
+                              Make("grid", ReserveLayout::kSteps, OnHopperUpTo1024, Never),
+                              Make("step", ReserveLayout::kSteps, Always, Always)};
   return *families;
 }
 

@@ -41,10 +41,10 @@ inline tfl_status LaunchStatus(const char* kernel) { return FromCuda(cudaGetLast
 
 }  // namespace tfl::cuda
 
-#define TFL_RETURN_IF_ERROR(expression)                \
-  do {                                                 \
-    const tfl_status status_ = (expression);           \
-    if (status_.code != TFL_OK) return status_;        \
+#define TFL_RETURN_IF_ERROR(expression)         \
+  do {                                          \
+    const tfl_status status_ = (expression);    \
+    if (status_.code != TFL_OK) return status_; \
   } while (0)
 
 #endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_STATUS_H_

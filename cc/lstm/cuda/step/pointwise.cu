@@ -1,10 +1,9 @@
-#include "cc/lstm/cuda/step/pointwise.h"
-
 #include <algorithm>
 
 #include "cc/lstm/cuda/dispatch.h"
 #include "cc/lstm/cuda/scalar.cuh"
 #include "cc/lstm/cuda/status.h"
+#include "cc/lstm/cuda/step/pointwise.h"
 
 namespace tfl::cuda {
 namespace {
@@ -94,8 +93,7 @@ __global__ void __launch_bounds__(kThreads) BackwardStepKernel(BackwardStep p) {
     const bool valid = p.mask == nullptr || p.mask[b * p.batch_stride] != 0;
     A dh = grad_h[i];
     // A masked step's output is h of the last valid step, or a constant zero.
-    const bool output_is_h =
-        valid || (!p.zero_output_for_mask && p.step > p.first_valid[b]);
+    const bool output_is_h = valid || (!p.zero_output_for_mask && p.step > p.first_valid[b]);
     if (grad_output != nullptr && output_is_h) {
       dh += ToAccumulator(grad_output[b * p.grad_output_batch_stride * hidden + u]);
     }
@@ -132,8 +130,7 @@ __global__ void __launch_bounds__(kThreads) BackwardStepKernel(BackwardStep p) {
 tfl_status RunForwardStep(const ForwardStep& step, tfl_dtype dtype, cudaStream_t stream) {
   DispatchType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    ForwardStepKernel<T>
-        <<<BlocksFor(step.batch * step.hidden_size), kThreads, 0, stream>>>(step);
+    ForwardStepKernel<T><<<BlocksFor(step.batch * step.hidden_size), kThreads, 0, stream>>>(step);
   });
   return LaunchStatus("ForwardStepKernel");
 }
@@ -141,8 +138,7 @@ tfl_status RunForwardStep(const ForwardStep& step, tfl_dtype dtype, cudaStream_t
 tfl_status RunBackwardStep(const BackwardStep& step, tfl_dtype dtype, cudaStream_t stream) {
   DispatchType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    BackwardStepKernel<T>
-        <<<BlocksFor(step.batch * step.hidden_size), kThreads, 0, stream>>>(step);
+    BackwardStepKernel<T><<<BlocksFor(step.batch * step.hidden_size), kThreads, 0, stream>>>(step);
   });
   return LaunchStatus("BackwardStepKernel");
 }

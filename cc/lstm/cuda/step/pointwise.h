@@ -13,11 +13,11 @@ namespace tfl::cuda {
 // A is the accumulator type, T the spec's dtype. [batch, 4 hidden] is dense; a row of a tensor that
 // lies as x does starts batch_stride rows after that of the batch element before it.
 struct ForwardStep {
-  const void* product;        // A [batch, 4 hidden], h R; null: zeros
-  const void* projection;     // A, this step's first row of 4 hidden
-  int64_t batch_stride;       // rows, of projection and mask
-  const void* bias;           // A [4 hidden] or null
-  const uint8_t* mask;        // this step's first element, or null
+  const void* product;         // A [batch, 4 hidden], h R; null: zeros
+  const void* projection;      // A, this step's first row of 4 hidden
+  int64_t batch_stride;        // rows, of projection and mask
+  const void* bias;            // A [4 hidden] or null
+  const uint8_t* mask;         // this step's first element, or null
   const int64_t* first_valid;  // [batch], with mask
   int64_t step;
   bool zero_output_for_mask;
@@ -25,25 +25,25 @@ struct ForwardStep {
   tfl_activation recurrent_activation;
   int64_t batch;
   int64_t hidden_size;
-  const void* previous_h;  // T [batch, hidden] or null: zeros
-  const void* previous_c;  // A [batch, hidden] or null: zeros
-  void* h;                 // T [batch, hidden]; may be previous_h
-  void* c;                 // A [batch, hidden]; may be previous_c
-  void* output;            // T, this step's first row of hidden, or null
+  const void* previous_h;       // T [batch, hidden] or null: zeros
+  const void* previous_c;       // A [batch, hidden] or null: zeros
+  void* h;                      // T [batch, hidden]; may be previous_h
+  void* c;                      // A [batch, hidden]; may be previous_c
+  void* output;                 // T, this step's first row of hidden, or null
   int64_t output_batch_stride;  // rows
-  void* gates;             // T [batch, 4 hidden] or null, i, f, g, o for backward
-  void* hidden_copy;       // T [batch, hidden] or null, h for backward
-  void* final_h;           // T [batch, hidden], at the last step, else null
-  void* final_c;           // T
+  void* gates;                  // T [batch, 4 hidden] or null, i, f, g, o for backward
+  void* hidden_copy;            // T [batch, hidden] or null, h for backward
+  void* final_h;                // T [batch, hidden], at the last step, else null
+  void* final_c;                // T
 };
 tfl_status RunForwardStep(const ForwardStep& step, tfl_dtype dtype, cudaStream_t stream);
 
 struct BackwardStep {
-  const void* gates;        // T [batch, 4 hidden]
-  const void* cell;         // A [batch, hidden], c after the step
-  const void* previous_c;   // A [batch, hidden] or null: zeros
-  const uint8_t* mask;      // this step's first element, or null
-  int64_t batch_stride;     // rows, of mask and grad_gates
+  const void* gates;       // T [batch, 4 hidden]
+  const void* cell;        // A [batch, hidden], c after the step
+  const void* previous_c;  // A [batch, hidden] or null: zeros
+  const uint8_t* mask;     // this step's first element, or null
+  int64_t batch_stride;    // rows, of mask and grad_gates
   const int64_t* first_valid;
   int64_t step;
   bool zero_output_for_mask;
@@ -51,13 +51,13 @@ struct BackwardStep {
   tfl_activation recurrent_activation;
   int64_t batch;
   int64_t hidden_size;
-  const void* grad_output;  // T, this step's first row of hidden, or null: zeros
+  const void* grad_output;           // T, this step's first row of hidden, or null: zeros
   int64_t grad_output_batch_stride;  // rows
-  void* grad_h;             // A [batch, hidden]: of h after the step; overwritten, with a mask only,
-                            // by the part that passes the step by
-  void* grad_c;             // A [batch, hidden]: of c after the step, then of c before it
-  void* grad_gates;         // T, this step's first row of 4 hidden
-  void* grad_gates_dense;   // T [batch, 4 hidden] or null: the same once more, dense
+  void* grad_h;            // A [batch, hidden]: of h after the step; overwritten, with a mask only,
+                           // by the part that passes the step by
+  void* grad_c;            // A [batch, hidden]: of c after the step, then of c before it
+  void* grad_gates;        // T, this step's first row of 4 hidden
+  void* grad_gates_dense;  // T [batch, 4 hidden] or null: the same once more, dense
 };
 tfl_status RunBackwardStep(const BackwardStep& step, tfl_dtype dtype, cudaStream_t stream);
 

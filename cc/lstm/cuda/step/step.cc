@@ -83,8 +83,7 @@ tfl_status Converted(const void* values, tfl_dtype from, tfl_dtype to, int64_t c
 }
 
 const void* At(const void* base, int64_t elements, tfl_dtype dtype) {
-  return base == nullptr ? nullptr
-                         : static_cast<const char*>(base) + elements * SizeOf(dtype);
+  return base == nullptr ? nullptr : static_cast<const char*>(base) + elements * SizeOf(dtype);
 }
 void* At(void* base, int64_t elements, tfl_dtype dtype) {
   return const_cast<void*>(At(const_cast<const void*>(base), elements, dtype));
@@ -155,8 +154,7 @@ tfl_status StepForward(const ForwardRecurrence& call, cudaStream_t stream) {
     step.projection = At(call.projection, t * step_rows * 4 * hidden, wide);
     step.mask = call.mask == nullptr ? nullptr : call.mask + t * step_rows;
     step.c = spec.training ? At(reserve.cell, s * batch * hidden, wide) : scratch.c;
-    step.gates =
-        spec.training ? At(reserve.gates, s * batch * 4 * hidden, dtype) : nullptr;
+    step.gates = spec.training ? At(reserve.gates, s * batch * 4 * hidden, dtype) : nullptr;
     step.hidden_copy = spec.training ? At(reserve.hidden, s * batch * hidden, dtype) : nullptr;
     if (spec.return_sequences) {
       step.output = At(call.output, s * step_rows * hidden, dtype);
@@ -246,12 +244,10 @@ tfl_status StepBackward(const BackwardRecurrence& call, cudaStream_t stream) {
     TFL_RETURN_IF_ERROR(RunGemm(gemm, call.device, scratch.gemm, stream));
   }
   if (call.grad_initial_h != nullptr) {
-    TFL_RETURN_IF_ERROR(
-        Convert(scratch.grad_h, wide, call.grad_initial_h, dtype, cells, stream));
+    TFL_RETURN_IF_ERROR(Convert(scratch.grad_h, wide, call.grad_initial_h, dtype, cells, stream));
   }
   if (call.grad_initial_c != nullptr) {
-    TFL_RETURN_IF_ERROR(
-        Convert(scratch.grad_c, wide, call.grad_initial_c, dtype, cells, stream));
+    TFL_RETURN_IF_ERROR(Convert(scratch.grad_c, wide, call.grad_initial_c, dtype, cells, stream));
   }
 
   if (call.previous_h == nullptr) return Ok();

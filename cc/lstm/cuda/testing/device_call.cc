@@ -3,11 +3,12 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <random>
+#include <thread>
 
 namespace tfl::testing {
 namespace {
@@ -78,28 +79,59 @@ double Rounded(double value, tfl_dtype dtype) {
   return Load(&storage, dtype, 0);
 }
 
+namespace {
+
+// fn(begin, end) over [0, count), on all cores.
+template <typename Function>
+void ParallelFor(int64_t count, Function&& fn) {
+  const int64_t threads =
+      std::max<int64_t>(1, std::min<int64_t>(std::thread::hardware_concurrency(), count >> 16));
+  std::vector<std::thread> pool;
+  for (int64_t i = 0; i < threads; ++i) {
+    pool.emplace_back([&, i] { fn(count * i / threads, count * (i + 1) / threads); });
+  }
+  for (std::thread& thread : pool) thread.join();
+}
+
+// In [-1, 1): splitmix64 of the seed and the index (G. Steele et al., 2014).
+double Uniform(uint64_t seed, uint64_t index) {
+  uint64_t z = seed * 0xd1342543de82ef95u + (index + 1) * 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return static_cast<double>((z ^ z >> 31) >> 11) * 0x1p-52 - 1;
+}
+
+}  // namespace
+
 Tensors RandomTensors(const tfl_lstm_spec& spec, uint64_t seed) {
-  std::mt19937_64 engine(seed);
-  std::uniform_real_distribution<double> uniform(-1, 1);
-  const auto fill = [&](std::vector<double>* tensor, int64_t count, double scale,
-                        tfl_dtype dtype) {
+  uint64_t stream = seed << 8;
+  const auto fill = [&](std::vector<double>* tensor, int64_t count, double scale, tfl_dtype dtype) {
     tensor->resize(count);
-    for (double& value : *tensor) value = Rounded(scale * uniform(engine), dtype);
+    ++stream;
+    ParallelFor(count, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        (*tensor)[i] = Rounded(scale * Uniform(stream, i), dtype);
+      }
+    });
   };
+  // Without a bound on the cell, ordinary weights take it beyond float16 within a few steps.
+  const bool unbounded = spec.activation >= TFL_RELU || spec.recurrent_activation >= TFL_RELU;
+  const double size = unbounded ? 0.4 : 1.0;
   const int64_t rows = spec.batch * spec.steps, states = spec.batch * spec.hidden_size;
   const int64_t gates = 4 * spec.hidden_size;
   Tensors t;
   fill(&t.x, rows * spec.input_size, 1.7, spec.dtype);
-  fill(&t.kernel, spec.input_size * gates, 1.7 / std::sqrt(std::max<int64_t>(1, spec.input_size)),
-       spec.weight_dtype);
+  fill(&t.kernel, spec.input_size * gates,
+       size * 1.7 / std::sqrt(std::max<int64_t>(1, spec.input_size)), spec.weight_dtype);
   fill(&t.recurrent_kernel, spec.hidden_size * gates,
-       1.5 / std::sqrt(std::max<int64_t>(1, spec.hidden_size)), spec.weight_dtype);
+       size * 1.5 / std::sqrt(std::max<int64_t>(1, spec.hidden_size)), spec.weight_dtype);
   if (spec.has_bias) fill(&t.bias, gates, 1, spec.weight_dtype);
   if (spec.has_initial_h) fill(&t.initial_h, states, 1, spec.dtype);
   if (spec.has_initial_c) fill(&t.initial_c, states, 1, spec.dtype);
   if (spec.has_mask) {
     t.mask.resize(rows);
-    for (uint8_t& value : t.mask) value = uniform(engine) < 0.4;
+    ++stream;
+    for (int64_t i = 0; i < rows; ++i) t.mask[i] = Uniform(stream, i) < 0.4;
     // One element without any valid step, and one with a masked beginning.
     for (int64_t step = 0; step < spec.steps; ++step) {
       const auto at = [&](int64_t b) -> uint8_t& {
@@ -128,8 +160,8 @@ void Buffer::Poison() { CHECK_CUDA(cudaMemset(base_, 0xff, bytes_ + 2 * kFence))
 bool Buffer::FencesHold() const {
   std::vector<unsigned char> fences(2 * kFence);
   CHECK_CUDA(cudaMemcpy(fences.data(), base_, kFence, cudaMemcpyDeviceToHost));
-  CHECK_CUDA(cudaMemcpy(fences.data() + kFence, base_ + kFence + bytes_, kFence,
-                        cudaMemcpyDeviceToHost));
+  CHECK_CUDA(
+      cudaMemcpy(fences.data() + kFence, base_ + kFence + bytes_, kFence, cudaMemcpyDeviceToHost));
   for (unsigned char byte : fences) {
     if (byte != 0xff) return false;
   }
@@ -139,7 +171,9 @@ bool Buffer::FencesHold() const {
 void Upload(const std::vector<double>& values, tfl_dtype dtype, const Buffer& buffer) {
   if (values.empty()) return;
   std::vector<char> host(values.size() * SizeOf(dtype));
-  for (size_t i = 0; i < values.size(); ++i) Store(values[i], dtype, host.data(), i);
+  ParallelFor(static_cast<int64_t>(values.size()), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) Store(values[i], dtype, host.data(), i);
+  });
   CHECK_CUDA(cudaMemcpy(buffer.data(), host.data(), host.size(), cudaMemcpyHostToDevice));
 }
 
@@ -149,7 +183,9 @@ std::vector<double> Download(const Buffer& buffer, tfl_dtype dtype) {
     CHECK_CUDA(cudaMemcpy(host.data(), buffer.data(), host.size(), cudaMemcpyDeviceToHost));
   }
   std::vector<double> values(host.size() / SizeOf(dtype));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = Load(host.data(), dtype, i);
+  ParallelFor(static_cast<int64_t>(values.size()), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) values[i] = Load(host.data(), dtype, i);
+  });
   return values;
 }
 
@@ -183,8 +219,7 @@ DeviceCall::DeviceCall(const tfl_lstm_spec& spec, const Tensors& t, const CallOp
     Buffer* mask = Make("mask", static_cast<int64_t>(t.mask.size()));
     written_.pop_back();
     if (!t.mask.empty()) {
-      CHECK_CUDA(
-          cudaMemcpy(mask->data(), t.mask.data(), t.mask.size(), cudaMemcpyHostToDevice));
+      CHECK_CUDA(cudaMemcpy(mask->data(), t.mask.data(), t.mask.size(), cudaMemcpyHostToDevice));
     }
     inputs_.mask = static_cast<const uint8_t*>(mask->data());
   }
@@ -211,8 +246,8 @@ DeviceCall::DeviceCall(const tfl_lstm_spec& spec, const Tensors& t, const CallOp
   gradients_.workspace = Make("backward workspace", sizes_.backward_workspace_bytes)->data();
   if (options.unwanted) return;
   grad_kernel_ = Make("grad_kernel", static_cast<int64_t>(t.kernel.size()) * weight_size);
-  grad_recurrent_kernel_ = Make("grad_recurrent_kernel",
-                                static_cast<int64_t>(t.recurrent_kernel.size()) * weight_size);
+  grad_recurrent_kernel_ =
+      Make("grad_recurrent_kernel", static_cast<int64_t>(t.recurrent_kernel.size()) * weight_size);
   grad_bias_ = Make("grad_bias", static_cast<int64_t>(t.bias.size()) * weight_size);
   grad_initial_h_ = Make("grad_initial_h", static_cast<int64_t>(t.initial_h.size()) * size);
   grad_initial_c_ = Make("grad_initial_c", static_cast<int64_t>(t.initial_c.size()) * size);

@@ -175,8 +175,8 @@ void Reference(const tfl_lstm_spec& spec, Tensors* t) {
     t->grad_initial_c.assign(t->initial_c.size(), 0.0);
     clear_sums(t);
   }
-  const int64_t threads = std::max<int64_t>(
-      1, std::min<int64_t>(spec.batch, std::thread::hardware_concurrency()));
+  const int64_t threads =
+      std::max<int64_t>(1, std::min<int64_t>(spec.batch, std::thread::hardware_concurrency()));
   std::vector<Tensors> sums(threads);
   std::vector<std::thread> pool;
   for (int64_t i = 0; i < threads; ++i) {

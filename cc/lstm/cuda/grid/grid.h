@@ -1,0 +1,22 @@
+// The family for hidden sizes that no cluster holds: one kernel for all steps, the recurrent kernel
+// spread over the registers of the whole grid, h passed on through L2.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_GRID_H_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_GRID_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cc/lstm/cuda/device_limits.h"
+#include "cc/lstm/cuda/recurrence.h"
+#include "cc/lstm/lstm.h"
+
+namespace tfl::cuda {
+
+bool GridForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+int64_t GridForwardWorkspaceBytes(const tfl_lstm_spec& spec);
+tfl_status GridForward(const ForwardRecurrence& call, cudaStream_t stream);
+
+}  // namespace tfl::cuda
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_GRID_H_

@@ -1,0 +1,134 @@
+// The instructions of sm_90a that the grid kernels use, one function each.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_PTX_CUH_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_PTX_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace tfl::cuda::ptx {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void BarrierExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// All threads of both blocks of the cluster.
+__device__ __forceinline__ void ClusterSync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void NamedBarrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Between accesses by ordinary instructions and by the copy engine or the tensor cores.
+__device__ __forceinline__ void FenceAsyncGlobal() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+__device__ __forceinline__ void FenceAsyncShared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void AddRelease(uint32_t* address, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// Global memory to the same place in the shared memory of every block in `blocks`, counted on the
+// barrier at the same place in each.
+__device__ __forceinline__ void BulkCopyMulticast(uint32_t to, const void* from, uint32_t bytes,
+                                                  uint32_t barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
+__device__ __forceinline__ void MmaFence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void MmaCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void MmaWaitAll() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+// A K-major operand without swizzle, as 8 x 16-byte core matrices: from one to the next along k
+// and along n.
+__device__ __forceinline__ uint64_t MmaDescriptor(uint32_t address, uint32_t k_bytes,
+                                                  uint32_t n_bytes) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
+         (static_cast<uint64_t>(k_bytes >> 4) << 16) | (static_cast<uint64_t>(n_bytes >> 4) << 32);
+}
+
+// d[64 x N] += a[64 x 16] b[16 x N], a from registers; ROWS is N.
+template <typename T, int ROWS>
+struct Mma;
+
+#define TFL_GRID_MMA(TYPE, NAME)                                                                  \
+  template <>                                                                                     \
+  struct Mma<TYPE, 16> {                                                                          \
+    static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b) {         \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." NAME "." NAME                    \
+                   " {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, 0;"                \
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),      \
+                     "+f"(d[6]), "+f"(d[7])                                                       \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                         \
+    }                                                                                             \
+  };                                                                                              \
+  template <>                                                                                     \
+  struct Mma<TYPE, 32> {                                                                          \
+    static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b) {         \
+      asm volatile(                                                                               \
+          "wgmma.mma_async.sync.aligned.m64n32k16.f32." NAME "." NAME                             \
+          " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, " \
+          "1, 1, 0;"                                                                              \
+          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),   \
+            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),            \
+            "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                                                 \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
+    }                                                                                             \
+  };
+TFL_GRID_MMA(__nv_bfloat16, "bf16")
+TFL_GRID_MMA(__half, "f16")
+#undef TFL_GRID_MMA
+
+}  // namespace tfl::cuda::ptx
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_PTX_CUH_

@@ -1,0 +1,184 @@
+// Times the CUDA core without a framework around it: a call is captured in a CUDA graph and
+// replayed. Prints one JSON record a line.
+//   lstm_cuda_benchmark [--shape B,T,I,H]... [--dtype float32|tf32|float16|bfloat16]...
+//                       [--family step|grid|cluster]... [--replays N]
+// "forward" keeps no reserve; "train" is forward with reserve and backward to all weights and x.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "cc/lstm/cuda/plan.h"
+#include "cc/lstm/cuda/testing/device_call.h"
+#include "cc/lstm/lstm.h"
+
+namespace tfl::testing {
+namespace {
+
+using Shape = std::array<long long, 4>;
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+struct Timing {
+  double median;
+  double fastest;
+};
+
+// Milliseconds of one replay of what `work` queues.
+template <typename Work>
+Timing TimeReplays(cudaStream_t stream, int replays, Work&& work) {
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+  work();
+  Check(cudaStreamEndCapture(stream, &graph), "capture");
+  Check(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
+  cudaEvent_t begin, end;
+  Check(cudaEventCreate(&begin), "event");
+  Check(cudaEventCreate(&end), "event");
+  for (int i = 0; i < 5; ++i) Check(cudaGraphLaunch(executable, stream), "warm-up");
+  std::vector<double> times;
+  constexpr int kCallsPerSample = 4;
+  for (int i = 0; i < replays; ++i) {
+    Check(cudaEventRecord(begin, stream), "event");
+    for (int j = 0; j < kCallsPerSample; ++j) Check(cudaGraphLaunch(executable, stream), "replay");
+    Check(cudaEventRecord(end, stream), "event");
+    Check(cudaEventSynchronize(end), "replay");
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, begin, end), "event");
+    times.push_back(milliseconds / kCallsPerSample);
+  }
+  Check(cudaEventDestroy(begin), "event");
+  Check(cudaEventDestroy(end), "event");
+  Check(cudaGraphExecDestroy(executable), "graph");
+  Check(cudaGraphDestroy(graph), "graph");
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times[0]};
+}
+
+// Random bits would give NaN and Inf, zeros would flatter: random values from a short list.
+Tensors FastRandomTensors(const tfl_lstm_spec& spec) {
+  tfl_lstm_spec small = spec;
+  small.batch = small.steps = 1;
+  Tensors t = RandomTensors(small, 1);
+  const auto repeat = [](std::vector<double>* values, int64_t count) {
+    const size_t period = values->size();
+    values->resize(period * count);
+    for (size_t i = period; i < values->size(); ++i) (*values)[i] = (*values)[(i * 7 + 3) % period];
+  };
+  repeat(&t.x, spec.batch * spec.steps);
+  repeat(&t.grad_output, spec.batch * spec.steps);
+  repeat(&t.grad_final_h, spec.batch);
+  repeat(&t.grad_final_c, spec.batch);
+  return t;
+}
+
+void Run(const Shape& shape, const std::string& dtype, const std::string& family, int replays) {
+  tfl_lstm_spec spec = {};
+  spec.batch = shape[0];
+  spec.steps = shape[1];
+  spec.input_size = shape[2];
+  spec.hidden_size = shape[3];
+  spec.dtype =
+      dtype == "float16" ? TFL_FLOAT16 : (dtype == "bfloat16" ? TFL_BFLOAT16 : TFL_FLOAT32);
+  spec.weight_dtype = spec.dtype;
+  spec.allow_tf32 = dtype == "tf32";
+  spec.recurrent_activation = TFL_SIGMOID;
+  spec.return_sequences = spec.has_bias = 1;
+  if (family.empty()) {
+    unsetenv(cuda::kForcePlanVariable);
+  } else {
+    setenv(cuda::kForcePlanVariable, family.c_str(), 1);
+  }
+  for (bool training : {false, true}) {
+    spec.training = training;
+    cuda::DeviceLimits limits;
+    cuda::Plan plan = {};
+    cuda::GetDeviceLimits(0, &limits);
+    if (cuda::MakePlan(spec, limits, cuda::Families(), family.empty() ? nullptr : family.c_str(),
+                       &plan)
+            .code != TFL_OK) {
+      continue;
+    }
+    DeviceCall call(spec, FastRandomTensors(spec));
+    const tfl_status status = call.Run();  // also the warm-up
+    if (status.code != TFL_OK) {
+      std::fprintf(stderr, "%s\n", status.message);
+      continue;
+    }
+    const auto print = [&](const char* what, const Timing& timing, const char* name) {
+      std::printf(
+          "{\"batch\": %lld, \"steps\": %lld, \"input_size\": %lld, \"hidden_size\": %lld, "
+          "\"dtype\": \"%s\", \"what\": \"%s\", \"family\": \"%s\", \"ms\": %.4f, "
+          "\"fastest_ms\": %.4f, \"us_per_step\": %.3f}\n",
+          shape[0], shape[1], shape[2], shape[3], dtype.c_str(), what, name, timing.median,
+          timing.fastest, 1e3 * timing.median / static_cast<double>(shape[1]));
+      std::fflush(stdout);
+    };
+    const auto forward = [&] { call.RunForward(); };
+    const auto both = [&] {
+      call.RunForward();
+      call.RunBackward();
+    };
+    if (!training) {
+      print("forward", TimeReplays(call.stream(), replays, forward), plan.forward->name);
+    } else {
+      print("forward with reserve", TimeReplays(call.stream(), replays, forward),
+            plan.forward->name);
+      const std::string names = std::string(plan.forward->name) + "/" + plan.backward->name;
+      print("train", TimeReplays(call.stream(), replays, both), names.c_str());
+    }
+  }
+}
+
+int Main(int argc, char** argv) {
+  std::vector<Shape> shapes;
+  std::vector<std::string> dtypes, families;
+  int replays = 20;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--shape") {
+      Shape shape;
+      if (std::sscanf(value.c_str(), "%lld,%lld,%lld,%lld", &shape[0], &shape[1], &shape[2],
+                      &shape[3]) != 4) {
+        std::fprintf(stderr, "--shape must be B,T,I,H; got %s\n", value.c_str());
+        return 2;
+      }
+      shapes.push_back(shape);
+    } else if (flag == "--dtype") {
+      dtypes.push_back(value);
+    } else if (flag == "--family") {
+      families.push_back(value);
+    } else if (flag == "--replays") {
+      replays = std::atoi(value.c_str());
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", flag.c_str());
+      return 2;
+    }
+  }
+  if (shapes.empty()) {
+    shapes = {{1, 64, 128, 128},  {1, 64, 256, 256},   {16, 64, 256, 256},    {64, 64, 256, 256},
+              {64, 64, 512, 512}, {256, 64, 512, 512}, {64, 128, 1024, 1024}, {1, 64, 1024, 1024}};
+  }
+  if (dtypes.empty()) dtypes = {"float32", "tf32", "float16", "bfloat16"};
+  if (families.empty()) families = {""};
+  for (const Shape& shape : shapes) {
+    for (const std::string& dtype : dtypes) {
+      for (const std::string& family : families) Run(shape, dtype, family, replays);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tfl::testing
+
+int main(int argc, char** argv) { return tfl::testing::Main(argc, argv); }
