@@ -46,12 +46,13 @@ class Inputs {
     for (ShapeHandle shape : shapes) {
       TF_RETURN_IF_ERROR(Annotated(name, c_->WithRank(shape, dims.size(), &shape)));
       for (size_t i = 0; i < dims.size(); ++i) {
-        const absl::Status merged = c_->Merge(*dims[i], c_->Dim(shape, i), dims[i]);
-        if (!merged.ok()) {
+        DimensionHandle merged;  // a Merge that fails clears its result
+        if (!c_->Merge(*dims[i], c_->Dim(shape, i), &merged).ok()) {
           return absl::InvalidArgumentError(
               absl::StrCat(name, " must have ", c_->DebugString(*dims[i]), " in dimension ", i,
                            ", got shape ", c_->DebugString(shape)));
         }
+        *dims[i] = merged;
       }
     }
     return absl::OkStatus();
