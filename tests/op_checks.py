@@ -51,6 +51,7 @@ def check(
     training: bool | None = None,
     limits: tuple[float, float] | None = None,
     in_graph: bool = False,
+    jit_compile: bool = False,
 ) -> None:
     """Every output and every gradient of the op against the reference."""
     problem = rounded(problem, dtype, weight_dtype)
@@ -74,8 +75,8 @@ def check(
             )
         return outputs, tape.gradient(outputs, tensors, output_gradients=list(weights))
 
-    if in_graph:
-        run = tf.function(run, autograph=False)
+    if in_graph or jit_compile:
+        run = tf.function(run, autograph=False, jit_compile=jit_compile or None)
     outputs, grads = run(tensors, [tf.constant(w) for w in weights])
     limit, grad_limit = limits or LIMITS[dtype]
     for name, got, want in zip(outputs._fields, outputs, wanted, strict=True):

@@ -13,9 +13,12 @@ from tf_fused_lstm._loader import BuildInfo, build_info, get_library_path
 from tf_fused_lstm._version import __version__
 
 # isort: split
+from tf_fused_lstm import _xla
 from tf_fused_lstm import gradients as _gradients  # noqa: F401  (registers them)
 from tf_fused_lstm.layers import FusedLSTM
 from tf_fused_lstm.ops import FusedLSTMOutput, fused_lstm
+
+_xla.load_error()
 
 __all__ = [
     "BuildInfo",

@@ -6,6 +6,7 @@ Each degrades to a correct, slower answer if a release moves it.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -43,6 +44,14 @@ def in_xla_context() -> bool:
     return bool(
         _control_flow_util.GraphOrParentsInXlaContext(_framework_ops.get_default_graph())
     )
+
+
+def keras_chooses_jit() -> bool:
+    """Whether Keras is asking on its own behalf, for `compile(jit_compile="auto")`."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_resolve_auto_jit_compile":
+        frame = frame.f_back
+    return frame is not None
 
 
 def without_autocast() -> AbstractContextManager[Any]:

@@ -1,7 +1,7 @@
 """The op's function in ordinary TensorFlow ops: what has every derivative, and what XLA compiles.
 
-Slow beside the op; used where the op cannot be: under XLA, for derivatives of the gradient, and
-without the op library.
+Slow beside the op; used where the op cannot be: for derivatives of the gradient, and without the op
+library or its XLA kernels.
 """
 
 from __future__ import annotations

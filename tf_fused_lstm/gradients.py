@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_fused_lstm import _loader, _tensorflow, composite
-from tf_fused_lstm.ops import list_arguments
+from tf_fused_lstm import _tensorflow, composite
+from tf_fused_lstm.ops import list_arguments, raw_ops_here
 
 _ATTRIBUTES = tuple(field.name for field in dataclasses.fields(composite.Attributes))
 
@@ -57,8 +57,8 @@ def _fused_lstm_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tensor | 
         tf.zeros_like(value) if grad is None else tf.convert_to_tensor(grad)
         for value, grad in zip((output, final_h, final_c), grads, strict=False)
     ]
-    raw_ops = _loader.raw_ops()
-    if raw_ops is None or _tensorflow.in_xla_context():
+    raw_ops = raw_ops_here()
+    if raw_ops is None:
         results = composite.gradient(inputs, attributes, grad_outputs)
         return [*results, *_no_gradient_for_mask(inputs)]
     if not op.get_attr("training"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_fused_lstm import _loader, _tensorflow, activations, composite
+from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite
 
 DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
@@ -140,6 +141,14 @@ def fused_lstm(
     return run(inputs, attributes, training)
 
 
+def raw_ops_here() -> ModuleType | None:
+    """The ops' wrappers; None without the op library, or where XLA compiles and lacks its own."""
+    raw_ops = _loader.raw_ops()
+    if raw_ops is not None and _tensorflow.in_xla_context() and not _xla.available():
+        return None
+    return raw_ops
+
+
 def as_list(tensor: tf.Tensor | None) -> list[tf.Tensor]:
     """An optional tensor in the op's form: a list of no or one tensor."""
     return [] if tensor is None else [tensor]
@@ -161,9 +170,9 @@ def list_arguments(inputs: composite.Inputs) -> dict[str, Any]:
 def run(
     inputs: composite.Inputs, attributes: composite.Attributes, training: bool | None
 ) -> FusedLSTMOutput:
-    """`fused_lstm` for converted arguments: the op, or ordinary ops where XLA compiles."""
-    raw_ops = _loader.raw_ops()
-    if raw_ops is None or _tensorflow.in_xla_context():
+    """`fused_lstm` for converted arguments: the op, or ordinary ops where it cannot run."""
+    raw_ops = raw_ops_here()
+    if raw_ops is None:
         return FusedLSTMOutput(*composite.lstm(inputs, attributes))
     if training is None:
         training = _tensorflow.gradient_is_recorded(inputs.differentiable())

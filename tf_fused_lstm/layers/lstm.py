@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_fused_lstm import _loader, _tensorflow, activations, composite, ops
+from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite, ops
 
 
 @keras.saving.register_keras_serializable(package="tf_fused_lstm")
@@ -20,8 +20,8 @@ class FusedLSTM(keras.layers.LSTM):
 
     The op runs where it can: activations tanh, sigmoid, hard_sigmoid, relu or linear, any mask,
     any initial state, stateful, dropout of the inputs, float16, bfloat16, float32, float64 and
-    the mixed policies. `recurrent_dropout` while training, other activations, and functions
-    compiled by XLA (`jit_compile=True`) take Keras's own path, with the same results;
+    the mixed policies, in functions compiled by XLA (`jit_compile=True`) too. `recurrent_dropout`
+    while training and other activations take Keras's own path, with the same results;
     `fused_reason` says why. `unroll` changes nothing where the op runs.
 
     While a GradientTape records the call the op keeps what the gradient reads; in inference it
@@ -32,7 +32,7 @@ class FusedLSTM(keras.layers.LSTM):
         *args: As in `keras.layers.LSTM`.
         use_fused: `"auto"` runs the op where it can and Keras's own path elsewhere; `True` raises
             a ValueError that names the unmet condition instead; `False` always takes Keras's own
-            path, for a graph of ordinary ops (ONNX, TFLite, XLA).
+            path, for a graph of ordinary ops (ONNX, TFLite).
         **kwargs: As in `keras.layers.LSTM`.
 
     Call arguments:
@@ -53,9 +53,22 @@ class FusedLSTM(keras.layers.LSTM):
         reason = self._configuration_reason()
         if use_fused is True and reason is not None:
             raise ValueError(self._cannot_fuse(reason))
-        if reason is None and (use_fused is True or not self.recurrent_dropout):
-            # A model that holds the op is not compiled by XLA unless its user says so.
-            self.supports_jit = False
+        self._trains_fused = reason is None and (use_fused is True or not self.recurrent_dropout)
+
+    @property
+    def supports_jit(self) -> bool:
+        """Whether Keras may compile a model with this layer by XLA: if its user says so.
+
+        Not by `jit_compile="auto"`, as with a cuDNN LSTM: the op gains nothing, and each new number
+        of steps would be a new compilation.
+        """
+        if getattr(self, "_trains_fused", False):
+            return not _tensorflow.keras_chooses_jit() and _xla.available()
+        return self._supports_jit
+
+    @supports_jit.setter
+    def supports_jit(self, value: bool) -> None:
+        self._supports_jit = value
 
     @property
     def fused_reason(self) -> str | None:
@@ -137,11 +150,11 @@ class FusedLSTM(keras.layers.LSTM):
         """Why this call cannot run the op although the configuration could, or None."""
         dtype = keras.backend.standardize_dtype(sequences.dtype)
         is_float = keras.backend.is_float_dtype(dtype)
-        if _tensorflow.in_xla_context():
-            return "XLA compiles the calling function (jit_compile=True)"
+        if _tensorflow.in_xla_context() and not _xla.available():
+            return "XLA compiles the calling function (jit_compile=True), without its kernels"
         if training and 0 < self.recurrent_dropout < 1:
             return "recurrent_dropout while training"
-        if training and 0 < self.dropout < 1 and self.cell.implementation == 1:
+        if training and self.dropout and self.cell.implementation == 1:
             return "dropout with a mask for each gate (implementation=1)"
         if is_float and dtype != self.compute_dtype:
             return f"the input is {dtype}, the layer computes in {self.compute_dtype}"
