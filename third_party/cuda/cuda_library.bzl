@@ -13,16 +13,20 @@ def _gencode(source):
 
 def _compile(ctx, source, headers, context, cc_toolchain):
     """Declares the action that compiles one file, and returns its object."""
-    objects = "_objs/%s/%s" % (ctx.label.name, source.short_path.replace("../", "external/"))
-    output = ctx.actions.declare_file(objects + ".pic.o")
+    folder = "_objs/%s/%s" % (ctx.label.name, source.short_path.replace("../", "external/"))
+    output = ctx.actions.declare_file(folder + "/kernels.pic.o")
     args = ctx.actions.args()
+
+    # Kept intermediate files have names of their own; those of temporary files, which differ from
+    # run to run, would end up in the object. So would the current folder, with -lineinfo.
+    args.add("--keep")
+    args.add("--keep-dir", output.dirname)
     args.add("-c", source)
     args.add("-o", output)
     args.add("-ccbin", cc_toolchain.compiler_executable)
     args.add_all([
         "-std=c++17",
         "-O3",
-        "-lineinfo",
         "--expt-relaxed-constexpr",
         "-Xcompiler=-fPIC,-fvisibility=hidden",
     ])

@@ -30,8 +30,7 @@ def main() -> None:
         cxx11_abi = int(data.find(b"NSt7__cxx1112basic_string") >= 0)
     found = {
         "python": sys.executable,
-        "include": str(root / "include"),
-        "library": str(library),
+        "root": str(root),
         "version": installed_version(),
         "cxx11_abi": cxx11_abi,
     }

@@ -3,6 +3,8 @@
 @local_config_tensorflow has
   //:headers         C++ headers, with the flags that TensorFlow's own build used
   //:framework       libtensorflow_framework.so.2, to be linked by path
+  //:xla_headers     headers, those that XLA's own include among them
+  //:cc              libtensorflow_cc.so.2, which holds XLA, likewise
   //:py_toolchain    a Python toolchain on the interpreter that has this TensorFlow
   //:defs.bzl        PYTHON, TF_VERSION, CXX11_ABI
 """
@@ -24,9 +26,23 @@ cc_library(
     includes = ["include"],
 )
 
+cc_library(
+    name = "xla_headers",
+    includes = [
+        "include/external/farmhash_archive/src",
+        "include/external/highwayhash",
+    ],
+    deps = [":headers"],
+)
+
 filegroup(
     name = "framework",
     srcs = ["libtensorflow_framework.so.2"],
+)
+
+filegroup(
+    name = "cc",
+    srcs = ["libtensorflow_cc.so.2"],
 )
 
 py_runtime(
@@ -63,8 +79,9 @@ def _tensorflow_configure_impl(ctx):
             " or name a Python that has it: PYTHON_BIN_PATH=/path/to/python3.",
         ]))
     found = json.decode(result.stdout)
-    ctx.symlink(found["include"], "include")
-    ctx.symlink(found["library"], "libtensorflow_framework.so.2")
+    ctx.symlink(found["root"] + "/include", "include")
+    for library in ["libtensorflow_framework.so.2", "libtensorflow_cc.so.2"]:
+        ctx.symlink(found["root"] + "/" + library, library)
     ctx.file("BUILD", _BUILD.format(**found))
     ctx.file("defs.bzl", _DEFS.format(**found))
 
