@@ -105,13 +105,6 @@ def plot(report: Report, path: Path) -> None:
     figure.suptitle(
         f"LSTM on {report.title()}", x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK
     )
-    figure.supxlabel(
-        "Medians of whole calls, bars to the quartiles; factors: time over FusedLSTM's",
-        x=0.01,
-        ha="left",
-        fontsize=9,
-        color=_INK,
-    )
     figure.legend(
         [Patch(color=colors[peer]) for peer in peers],
         [labels[peer] for peer in peers],
@@ -119,6 +112,9 @@ def plot(report: Report, path: Path) -> None:
         ncols=min(len(peers), 6),
         frameon=False,
         fontsize=9,
+        title="Medians of whole calls, whiskers at the quartiles; factors: time over FusedLSTM's",
+        title_fontsize=9,
+        alignment="left",
     )
     figure.savefig(path, dpi=150, facecolor="white")
 
