@@ -1,0 +1,239 @@
+#include "cc/lstm/cuda/sm90/cluster.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "cc/lstm/cuda/dtype.h"
+#include "cc/lstm/cuda/sm90/config.h"
+#include "cc/lstm/cuda/sm90/kernels.h"
+#include "cc/lstm/cuda/sm90/params.h"
+#include "cc/lstm/cuda/status.h"
+
+namespace tfl::cuda {
+namespace {
+
+using sm90::KernelList;
+using sm90::KernelSet;
+
+// Instantiations of the call's type for the smallest padded hidden size that holds it.
+KernelList Find(const tfl_lstm_spec& spec) {
+#define TFL_FIND(type, padded)                               \
+  if (spec.dtype == k##type && spec.hidden_size <= padded) { \
+    return sm90::type##Kernels##padded();                    \
+  }
+  constexpr tfl_dtype kBfloat16 = TFL_BFLOAT16, kFloat16 = TFL_FLOAT16, kTf32 = TFL_FLOAT32;
+  TFL_CLUSTER_LISTS(TFL_FIND)
+#undef TFL_FIND
+  return {nullptr, 0};
+}
+
+constexpr int kUnknown = -1;
+
+struct Launch {
+  const void* kernel;
+  int shared_bytes;
+};
+
+Launch LaunchOf(const KernelSet& set, bool forward) {
+  return forward ? Launch{set.forward, set.forward_shared_bytes}
+                 : Launch{set.backward, set.backward_shared_bytes};
+}
+
+void Describe(const KernelSet& set, bool forward, int slices, cudaLaunchConfig_t* config,
+              cudaLaunchAttribute* cluster) {
+  *config = {};
+  config->gridDim = dim3(slices * set.cluster_size);
+  config->blockDim = dim3(set.threads);
+  config->dynamicSmemBytes = LaunchOf(set, forward).shared_bytes;
+  cluster->id = cudaLaunchAttributeClusterDimension;
+  cluster->val.clusterDim = {static_cast<unsigned>(set.cluster_size), 1, 1};
+  config->attrs = cluster;
+  config->numAttrs = 1;
+}
+
+// How many clusters the current device runs at a time; kUnknown where there is no device to ask.
+// Also allows the kernel its shared memory and cluster size there. Asked of the driver once.
+int MaxClusters(const KernelSet& set, bool forward) {
+  static std::mutex mutex;
+  static auto* known = new std::map<std::pair<int, const void*>, int>;
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) {
+    cudaGetLastError();
+    return kUnknown;
+  }
+  const Launch launch = LaunchOf(set, forward);
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known->find({device, launch.kernel});
+  if (found != known->end()) return found->second;
+  int clusters = 0;
+  cudaError_t error = cudaFuncSetAttribute(
+      launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_bytes);
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  if (error == cudaSuccess) {
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute cluster;
+    Describe(set, forward, 1, &config, &cluster);
+    error = cudaOccupancyMaxActiveClusters(&clusters, launch.kernel, &config);
+  }
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // leave nothing behind for the caller's next check
+    clusters = 0;
+  }
+  known->emplace(std::make_pair(device, launch.kernel), clusters);
+  return clusters;
+}
+
+// Nanoseconds of a step, to choose a slice width; see docs/performance_gpu_cluster.md.
+int64_t StepCost(const KernelSet& set) { return 400 + int64_t{set.hidden} * set.rows / 16; }
+
+// The set that runs the batch fastest, or null if none can be resident.
+const KernelSet* Choose(const tfl_lstm_spec& spec, bool forward) {
+  const KernelList list = Find(spec);
+  const KernelSet* best = nullptr;
+  int64_t best_cost = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < list.count; ++i) {
+    const KernelSet& set = list.sets[i];
+    int64_t clusters = MaxClusters(set, forward);
+    if (clusters == 0) continue;
+    if (clusters == kUnknown) clusters = 1;
+    const int64_t slices = (spec.batch + set.rows - 1) / set.rows;
+    const int64_t cost = (slices + clusters - 1) / clusters * StepCost(set);
+    if (cost < best_cost) {
+      best = &set;
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, bool forward) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  const bool types = spec.dtype == TFL_FLOAT32
+                         ? spec.allow_tf32 && spec.weight_dtype == TFL_FLOAT32
+                         : Is16Bit(spec.dtype) && (spec.weight_dtype == spec.dtype ||
+                                                   spec.weight_dtype == TFL_FLOAT32);
+  if (!types || spec.activation != TFL_TANH || spec.recurrent_activation != TFL_SIGMOID) {
+    return false;
+  }
+  if (spec.batch < 1 || spec.steps < 1 || spec.hidden_size < 1 || spec.batch > kMost ||
+      spec.steps > kMost) {
+    return false;
+  }
+  // The code is for compute capability 9.0 alone.
+  if (limits.compute_capability != 90) return false;
+  const KernelList list = Find(spec);
+  for (int i = 0; i < list.count; ++i) {
+    if (LaunchOf(list.sets[i], forward).shared_bytes + 1024 > limits.shared_bytes_per_block) {
+      return false;
+    }
+  }
+  return Choose(spec, forward) != nullptr;
+}
+
+bool Aligned(const void* pointer, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+void SetCommon(const tfl_lstm_spec& spec, const void* recurrent_kernel, const uint8_t* mask,
+               sm90::CommonParams* p) {
+  const bool is_float = spec.weight_dtype == TFL_FLOAT32;
+  const bool vector =
+      spec.hidden_size % 4 == 0 && Aligned(recurrent_kernel, 4 * SizeOf(spec.weight_dtype));
+  const bool native = spec.weight_dtype == spec.dtype;
+  using sm90::WeightLoad;
+  p->weight_load = is_float && !native ? (vector ? WeightLoad::kFloatVector : WeightLoad::kFloat)
+                                       : (vector ? WeightLoad::kNativeVector : WeightLoad::kNative);
+  p->recurrent_kernel = recurrent_kernel;
+  p->mask = spec.has_mask ? mask : nullptr;
+  p->batch = static_cast<int32_t>(spec.batch);
+  p->steps = static_cast<int32_t>(spec.steps);
+  p->hidden = static_cast<int32_t>(spec.hidden_size);
+  const int64_t batch_stride = spec.time_major ? 1 : spec.steps;
+  const int64_t step_stride = spec.time_major ? spec.batch : 1;
+  p->input_rows = {batch_stride, spec.go_backwards ? (spec.steps - 1) * step_stride : 0,
+                   spec.go_backwards ? -step_stride : step_stride};
+  p->output_rows = {spec.return_sequences ? batch_stride : 1, 0,
+                    spec.return_sequences ? step_stride : 0};
+  p->zero_output_for_mask = spec.zero_output_for_mask;
+  p->return_sequences = spec.return_sequences;
+}
+
+bool VectorRows(const tfl_lstm_spec& spec) {
+  return spec.hidden_size * SizeOf(spec.dtype) % 16 == 0;
+}
+
+template <class Params>
+tfl_status Run(const tfl_lstm_spec& spec, bool forward, Params params, cudaStream_t stream) {
+  const KernelSet* set = Choose(spec, forward);
+  if (set == nullptr) return Error(TFL_INTERNAL, "no cluster kernel fits this call");
+  const int64_t slices = (spec.batch + set->rows - 1) / set->rows;
+  cudaLaunchConfig_t config;
+  cudaLaunchAttribute cluster;
+  Describe(*set, forward, static_cast<int>(slices), &config, &cluster);
+  config.stream = stream;
+  void* arguments[] = {&params};
+  return FromCuda(cudaLaunchKernelExC(&config, LaunchOf(*set, forward).kernel, arguments),
+                  forward ? "ClusterForwardKernel" : "ClusterBackwardKernel");
+}
+
+}  // namespace
+
+bool ClusterForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
+  return Supported(spec, limits, true);
+}
+
+bool ClusterBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
+  return Supported(spec, limits, false);
+}
+
+int64_t ClusterReserveBytes(const tfl_lstm_spec& spec) {
+  const KernelList list = Find(spec);
+  if (list.count == 0) return 0;
+  return sm90::ReserveCells(spec.batch, spec.steps, list.sets[0].hidden) *
+         sm90::ReserveRecordBytes(SizeOf(spec.dtype));
+}
+
+int64_t ClusterForwardWorkspaceBytes(const tfl_lstm_spec&) { return 0; }
+int64_t ClusterBackwardWorkspaceBytes(const tfl_lstm_spec&) { return 0; }
+
+tfl_status ClusterForward(const ForwardRecurrence& call, cudaStream_t stream) {
+  const tfl_lstm_spec& spec = call.spec;
+  sm90::ForwardParams p = {};
+  SetCommon(spec, call.recurrent_kernel, call.mask, &p);
+  p.vector_rows = VectorRows(spec) && Aligned(call.output, 16);
+  p.projection = call.projection;
+  p.projection_is_float = call.projection_dtype == TFL_FLOAT32;
+  p.bias = spec.has_bias ? call.bias : nullptr;
+  p.weights_are_float = spec.weight_dtype == TFL_FLOAT32;
+  p.initial_h = spec.has_initial_h ? call.initial_h : nullptr;
+  p.initial_c = spec.has_initial_c ? call.initial_c : nullptr;
+  p.output = call.output;
+  p.final_h = call.final_h;
+  p.final_c = call.final_c;
+  p.reserve = spec.training ? call.reserve : nullptr;
+  return Run(spec, true, p, stream);
+}
+
+tfl_status ClusterBackward(const BackwardRecurrence& call, cudaStream_t stream) {
+  const tfl_lstm_spec& spec = call.spec;
+  sm90::BackwardParams p = {};
+  SetCommon(spec, call.recurrent_kernel, call.mask, &p);
+  p.vector_rows = VectorRows(spec) && Aligned(call.grad_gates, 16) && Aligned(call.previous_h, 16);
+  p.reserve = call.reserve;
+  p.grad_output = call.grad_output;
+  p.grad_final_h = call.grad_final_h;
+  p.grad_final_c = call.grad_final_c;
+  p.grad_gates = call.grad_gates;
+  p.previous_h = call.previous_h;
+  p.grad_initial_h = call.grad_initial_h;
+  p.grad_initial_c = call.grad_initial_c;
+  p.grad_gates_are_float = call.grad_gates_dtype == TFL_FLOAT32;
+  return Run(spec, false, p, stream);
+}
+
+}  // namespace tfl::cuda

@@ -1,0 +1,31 @@
+// Hopper: the whole recurrence in one launch of thread-block clusters. A cluster keeps R in
+// registers for the whole sequence, and what a step hands to the next travels through distributed
+// shared memory. See docs/performance_gpu_cluster.md.
+//
+// Up to 512 units of a 16-bit type, 256 of float32 with TF32 products; tanh and sigmoid.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_H_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cc/lstm/cuda/device_limits.h"
+#include "cc/lstm/cuda/recurrence.h"
+#include "cc/lstm/lstm.h"
+
+namespace tfl::cuda {
+
+bool ClusterForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+bool ClusterBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+
+int64_t ClusterReserveBytes(const tfl_lstm_spec& spec);
+int64_t ClusterForwardWorkspaceBytes(const tfl_lstm_spec& spec);
+int64_t ClusterBackwardWorkspaceBytes(const tfl_lstm_spec& spec);
+
+tfl_status ClusterForward(const ForwardRecurrence& call, cudaStream_t stream);
+tfl_status ClusterBackward(const BackwardRecurrence& call, cudaStream_t stream);
+
+}  // namespace tfl::cuda
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_H_

@@ -1,0 +1,96 @@
+// The sizes of one cluster kernel, forward and backward, with their register and shared-memory
+// budget.
+//
+// A cluster of kClusterSize blocks holds a recurrent kernel of kHidden units for kRows batch rows
+// ("a slice"). A block owns kUnits units and all four gates of them; a warp 4 units, which make one
+// 16-row tile of the matrix instruction (4 gates x 4 units) with the batch as its N side.
+// Registers a thread, of R alone: kHidden * sizeof(Storage) / 8, so 64 at 256 units and 128 at 512
+// units of a 16-bit type; beside them 4 accumulators, 5 inputs and some 4 pointers for each of the
+// kTiles row tiles, and about 40 others. kThreads * registers must stay below 65536.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CONFIG_H_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CONFIG_H_
+
+#include <cstdint>
+
+namespace tfl::cuda::sm90 {
+
+constexpr int Gcd(int a, int b) { return b == 0 ? a : Gcd(b, a % b); }
+constexpr int Max(int a, int b) { return a > b ? a : b; }
+
+// E: an arithmetic type of element.cuh. TILES: 8-row tiles of a slice. WARPGROUP: products by wgmma
+// (shared memory is read once for 4 warps), else by mma.sync (lower latency with few rows).
+template <class E, int HIDDEN, int CLUSTER_SIZE, int TILES, bool WARPGROUP>
+struct ClusterConfig {
+  using Element = E;
+  using Storage = typename E::Storage;
+  using Partial = typename E::Partial;
+
+  static constexpr int kHidden = HIDDEN;
+  static constexpr int kClusterSize = CLUSTER_SIZE;
+  static constexpr int kTiles = TILES;
+#ifdef TFL_FLIP
+  static constexpr bool kWarpgroup = !WARPGROUP;
+#else
+  static constexpr bool kWarpgroup = WARPGROUP;
+#endif
+  static constexpr int kRows = 8 * TILES;
+  static constexpr int kUnits = HIDDEN / CLUSTER_SIZE;
+  static constexpr int kWarps = kUnits / 4;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBytes = sizeof(Storage);
+
+  static_assert(HIDDEN % CLUSTER_SIZE == 0 && kUnits % 16 == 0, "a block owns whole 16-unit tiles");
+  static_assert(CLUSTER_SIZE % 4 == 0 && CLUSTER_SIZE <= 16, "backward spreads tiles over warps");
+  static_assert(!WARPGROUP || kWarps % 4 == 0, "a warpgroup is four warps");
+
+  // Matrix factors in shared memory are K-major core matrices, [K / kGroup][kRows][16 bytes], which
+  // is what both wgmma and ldmatrix read without bank conflicts.
+  static constexpr int kGroup = 16 / kBytes;      // consecutive k in one row of a core matrix
+  static constexpr int kGroupBytes = 16 * kRows;  // from one group to the next
+  static constexpr int kUnitGroups = kUnits / kGroup;
+  static constexpr int kStepBytes = 32;  // of K that one matrix instruction takes
+
+  // Staging of R while it is brought into registers.
+  static constexpr int kStageRows = HIDDEN < 128 ? HIDDEN : (kBytes == 2 ? 128 : 64);
+  static constexpr int kStagePitch = 4 * kUnits * kBytes + 16;
+  static constexpr int kStageBytes = kStageRows * kStagePitch;
+  static_assert(HIDDEN % kStageRows == 0, "R is staged in equal parts");
+
+  // Forward: h of the whole cluster, twice.
+  static constexpr int kForwardSteps = HIDDEN * kBytes / kStepBytes;
+  static constexpr int kHiddenBytes = HIDDEN / kGroup * kGroupBytes;
+  static constexpr int kOwnBytes = kUnitGroups * kGroupBytes;  // what a block sends to each other
+  static constexpr int kForwardShared = Max(2 * kHiddenBytes, kStageBytes);
+
+  // Backward: the gradients of the block's gates and, as a fifth plane on its way to memory, h
+  // before the step, twice; the partial sums of dh from every block, twice; those on their way out.
+  static constexpr int kBackwardSteps = 4 * kUnits * kBytes / kStepBytes;
+  static constexpr int kGateTiles = CLUSTER_SIZE / 4;  // 16-unit tiles of dh that a warp computes
+  static constexpr int kMessageTiles = Gcd(kGateTiles, kUnits / 16);  // of them, with one receiver
+  static constexpr int kMessages = kGateTiles / kMessageTiles;
+  static constexpr int kMessageUnits = 16 * kMessageTiles;
+  static constexpr int kMessageBytes = kRows * kMessageUnits * int{sizeof(Partial)};
+  static constexpr int kSourceBytes = kRows * kUnits * int{sizeof(Partial)};
+  static constexpr int kPlanes = 5;
+  static constexpr int kGatesBytes = kPlanes * kUnitGroups * kGroupBytes;
+  // The two halves of the sources are read at once by the two halves of a warp: 64 bytes apart in
+  // banks.
+  static constexpr int kHalfSkew = 64;
+  static constexpr int kReceiveBytes = CLUSTER_SIZE * kSourceBytes + 2 * kHalfSkew;
+  static constexpr int kSendBytes = kWarps * kMessages * kMessageBytes;
+  static constexpr int kBackwardShared =
+      Max(2 * kGatesBytes + 2 * kReceiveBytes + kSendBytes, kStageBytes);
+};
+
+// The reserve: one record a cell and step, in the order in which a warp's lanes own cells, so that
+// a warp writes and reads one contiguous piece: [steps + 1][row tiles][kHidden / 4][32]. A record
+// holds the step's gates and c and h before the step; the last step's records hold only the latter.
+inline int64_t ReserveTiles(int64_t batch) { return (batch + 7) / 8; }
+inline int64_t ReserveCells(int64_t batch, int64_t steps, int64_t padded_hidden) {
+  return (steps + 1) * ReserveTiles(batch) * padded_hidden * 8;
+}
+inline int64_t ReserveRecordBytes(int64_t element_bytes) { return element_bytes == 2 ? 16 : 24; }
+
+}  // namespace tfl::cuda::sm90
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CONFIG_H_

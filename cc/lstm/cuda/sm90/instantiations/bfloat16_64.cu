@@ -1,0 +1,9 @@
+#include "cc/lstm/cuda/sm90/instantiations/instantiate.cuh"
+
+namespace tfl::cuda::sm90 {
+
+KernelList Bfloat16Kernels64() {
+  return List<ClusterConfig<Bfloat16, 64, 4, 1, false>, ClusterConfig<Bfloat16, 64, 4, 4, true>>();
+}
+
+}  // namespace tfl::cuda::sm90

@@ -1,0 +1,9 @@
+#include "cc/lstm/cuda/sm90/instantiations/instantiate.cuh"
+
+namespace tfl::cuda::sm90 {
+
+KernelList Float16Kernels64() {
+  return List<ClusterConfig<Float16, 64, 4, 1, false>, ClusterConfig<Float16, 64, 4, 4, true>>();
+}
+
+}  // namespace tfl::cuda::sm90

@@ -1,0 +1,9 @@
+#include "cc/lstm/cuda/sm90/instantiations/instantiate.cuh"
+
+namespace tfl::cuda::sm90 {
+
+KernelList Tf32Kernels128() {
+  return List<ClusterConfig<Tf32, 128, 8, 1, false>, ClusterConfig<Tf32, 128, 8, 4, true>>();
+}
+
+}  // namespace tfl::cuda::sm90

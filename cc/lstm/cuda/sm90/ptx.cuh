@@ -1,0 +1,179 @@
+// The instructions of Hopper that CUDA C++ has no word for, one wrapper each, named after it.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_PTX_CUH_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_PTX_CUH_
+
+#include <cstdint>
+
+namespace tfl::cuda::sm90 {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// The address in block `rank`'s shared memory that `address` is in one's own.
+__device__ __forceinline__ uint32_t Mapa(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+
+__device__ __forceinline__ uint32_t ClusterCtaRank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Every thread of the cluster, with release and acquire of all memory.
+__device__ __forceinline__ void ClusterBarrier() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
+
+__device__ __forceinline__ void MbarrierInit(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void FenceMbarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void MbarrierArriveExpectTx(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void MbarrierWaitParity(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "retry:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra retry;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Makes generic stores to one's own shared memory visible to the copy engine and to wgmma.
+__device__ __forceinline__ void FenceProxyAsync() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// 16-byte aligned addresses, bytes a multiple of 16; counts on a barrier beside the destination.
+__device__ __forceinline__ void CpAsyncBulk(uint32_t remote, uint32_t local, uint32_t bytes,
+                                            uint32_t remote_barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(remote),
+      "r"(local), "r"(bytes), "r"(remote_barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void StAsync16(uint32_t remote, uint4 v, uint32_t remote_barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(remote),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(remote_barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ void LdMatrixX4(uint32_t (&d)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void LdMatrixX4Trans(uint32_t (&d)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ float TanhApprox(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float CvtRnaTf32(float x) {
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return __uint_as_float(y);
+}
+
+__device__ __forceinline__ void WgmmaFence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void WgmmaCommitAndWait() {
+  asm volatile(
+      "wgmma.commit_group.sync.aligned;\n"
+      "wgmma.wait_group.sync.aligned 0;" ::
+          : "memory");
+}
+
+// A wgmma operand in shared memory, no swizzle, K-major: core matrices of 8 rows of 16 bytes, the
+// next one along K `k_stride` bytes on, the next 8 rows 128 bytes on.
+__device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t address, uint32_t k_stride) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) |
+         static_cast<uint64_t>(k_stride >> 4) << 16 | static_cast<uint64_t>(128 >> 4) << 32;
+}
+
+// d[16, 8] += a[16, 32 bytes] b[32 bytes, 8], a warp.
+#define TFL_MMA(name, shape, type)                                                              \
+  __device__ __forceinline__ void name(float* d, const uint32_t* a, uint32_t b0, uint32_t b1) { \
+    asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type                        \
+                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"         \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));               \
+  }
+TFL_MMA(MmaBf16, "m16n8k16", "bf16")
+TFL_MMA(MmaF16, "m16n8k16", "f16")
+TFL_MMA(MmaTf32, "m16n8k8", "tf32")
+#undef TFL_MMA
+
+// d[64, N] += a[64, 32 bytes] b[32 bytes, N], a warpgroup; a in registers.
+#define TFL_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define TFL_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+#define TFL_WGMMA(name, k, type, tail)                                                            \
+  template <int N>                                                                                \
+  __device__ __forceinline__ void name(float* d, const uint32_t* a, uint64_t b) {                 \
+    static_assert(N == 8 || N == 16 || N == 32 || N == 40, "no wgmma wrapper of this width");     \
+    if constexpr (N == 8) {                                                                       \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n8" k ".f32." type "." type                   \
+                   " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, 1" tail ";"                    \
+                   : TFL_D4(0)                                                                    \
+                   : TFL_A);                                                                      \
+    } else if constexpr (N == 16) {                                                               \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type                  \
+                   " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1" tail ";" \
+                   : TFL_D4(0), TFL_D4(4)                                                         \
+                   : TFL_A);                                                                      \
+    } else if constexpr (N == 32) {                                                               \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n32" k ".f32." type "." type                  \
+                   " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "    \
+                   "{%16, %17, %18, %19}, %20, 1, 1, 1" tail ";"                                  \
+                   : TFL_D4(0), TFL_D4(4), TFL_D4(8), TFL_D4(12)                                  \
+                   : TFL_A);                                                                      \
+    } else {                                                                                      \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n40" k ".f32." type "." type                  \
+                   " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "     \
+                   "%16, %17, %18, %19}, {%20, %21, %22, %23}, %24, 1, 1, 1" tail ";"             \
+                   : TFL_D4(0), TFL_D4(4), TFL_D4(8), TFL_D4(12), TFL_D4(16)                      \
+                   : TFL_A);                                                                      \
+    }                                                                                             \
+  }
+TFL_WGMMA(WgmmaBf16, "k16", "bf16", ", 0")
+TFL_WGMMA(WgmmaF16, "k16", "f16", ", 0")
+TFL_WGMMA(WgmmaTf32, "k8", "tf32", "")
+#undef TFL_WGMMA
+#undef TFL_A
+#undef TFL_D4
+
+}  // namespace tfl::cuda::sm90
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_PTX_CUH_
