@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,7 +31,5 @@ def rng(request) -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def _float32_policy():
-    import keras
-
     yield
     keras.config.set_dtype_policy("float32")

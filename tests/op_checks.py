@@ -81,13 +81,12 @@ def check(
     limit, grad_limit = limits or LIMITS[dtype]
     for name, got, want in zip(outputs._fields, outputs, wanted, strict=True):
         assert got.dtype == dtype
-        got = got.numpy()
-        if name == "output" and time_major and problem.return_sequences:
-            got = _time_major(got)
-        assert relative_error(got, want) <= limit, name
+        in_time_major = name == "output" and time_major and problem.return_sequences
+        value = _time_major(got.numpy()) if in_time_major else got.numpy()
+        assert relative_error(value, want) <= limit, name
     for name, want in wanted_grads.items():
         assert grads[name].dtype == tensors[name].dtype
-        got = grads[name].numpy()
+        value = grads[name].numpy()
         if name == "x" and time_major:
-            got = _time_major(got)
-        assert relative_error(got, want) <= grad_limit, f"gradient of {name}"
+            value = _time_major(value)
+        assert relative_error(value, want) <= grad_limit, f"gradient of {name}"

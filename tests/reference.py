@@ -8,7 +8,8 @@ import numpy as np
 
 
 def _sigmoid(z):
-    return np.where(z >= 0, 1 / (1 + np.exp(-np.abs(z))), np.exp(-np.abs(z)) / (1 + np.exp(-np.abs(z))))
+    e = np.exp(-np.abs(z))
+    return np.where(z >= 0, 1, e) / (1 + e)
 
 
 # name: (the function of z, its derivative as a function of the value y and of z)

@@ -41,9 +41,7 @@ def in_xla_context() -> bool:
     """Whether a function is being traced that XLA will compile (`jit_compile=True`)."""
     if _control_flow_util is None:
         return False
-    return bool(
-        _control_flow_util.GraphOrParentsInXlaContext(_framework_ops.get_default_graph())
-    )
+    return bool(_control_flow_util.GraphOrParentsInXlaContext(_framework_ops.get_default_graph()))
 
 
 def keras_chooses_jit() -> bool:

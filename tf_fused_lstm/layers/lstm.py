@@ -160,9 +160,8 @@ class FusedLSTM(keras.layers.LSTM):
             return f"the input is {dtype}, the layer computes in {self.compute_dtype}"
         if not is_float and (self.dropout or "complex" in dtype):
             return f"the input is {dtype}"
-        if mask is not None and (rank := len(mask.shape)) != 2:
-            if rank != 3 or mask.shape[-1] != 1:
-                return f"the mask has shape {tuple(mask.shape)}, not (batch, steps)"
+        if mask is not None and len(mask.shape) == 3 and mask.shape[-1] != 1:
+            return f"the mask has shape {tuple(mask.shape)}, not (batch, steps)"
         return None
 
     def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:

@@ -1,0 +1,261 @@
+"""Further derivatives (cases A12, A13) and control flow (A14), against keras.layers.LSTM."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_pairs import LIMITS, MASK, assert_close, inputs, outputs_and_gradients, pair
+from reference import make_problem
+
+import tf_fused_lstm as tfl
+
+X = inputs(dtype="float64")
+LIMIT = LIMITS["float64"][1]
+
+
+def float64_pair(**arguments):
+    return pair(dtype="float64", **arguments)
+
+
+def both(run, stock, fused, in_graph=False, run_stock=None):
+    """run(layer, x) for both layers, ours in a function if in_graph; compares, returns ours.
+
+    Keras's layer always runs eagerly: its loop's derivatives take long to trace.
+    """
+    wanted = (run_stock or run)(stock, X)
+
+    def call(x):
+        return run(fused, x)
+
+    got = (tf.function(call, autograph=False) if in_graph else call)(X)
+    assert_close(got, wanted, LIMIT)
+    return got
+
+
+@pytest.mark.parametrize(
+    ("masked", "return_sequences", "go_backwards", "in_graph"),
+    [(False, False, False, False), (True, True, True, False), (True, False, False, False),
+     (False, True, False, True)],
+)  # fmt: skip
+def test_a12_gradient_penalty(masked, return_sequences, go_backwards, in_graph):
+    def penalty(layer, x):
+        sources = [x, *(v.value for v in layer.trainable_variables)]
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(layer(x, mask=MASK if masked else None))
+            loss = tf.reduce_sum(inner.gradient(y, x) ** 2)
+        return outer.gradient(loss, sources)
+
+    layers = float64_pair(return_sequences=return_sequences, go_backwards=go_backwards)
+    grads = both(penalty, *layers, in_graph=in_graph)
+    assert len(grads) == 4
+    assert all(np.any(g) for g in grads)
+    assert layers[1].fused_reason is None
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a12_maml_step(in_graph):
+    """A gradient step on the weights, then the gradient of the loss after it."""
+    rng = np.random.default_rng(0)
+    problem = make_problem(rng, mask="random")
+    start = {name: tf.constant(getattr(problem, name)) for name in problem.present()}
+
+    def meta(start):
+        with tf.GradientTape() as outer:
+            outer.watch(start)
+            with tf.GradientTape() as inner:
+                inner.watch(start)
+                loss = tf.reduce_sum(tfl.fused_lstm(**start, mask=problem.mask).output ** 2)
+            steps = inner.gradient(loss, start)
+            after = {name: value - 0.1 * steps[name] for name, value in start.items()}
+            value = tf.reduce_sum(tfl.fused_lstm(**after, mask=problem.mask).output ** 2)
+        return value, outer.gradient(value, start)
+
+    run = tf.function(meta) if in_graph else meta
+    _, grads = run(start)
+    for name, grad in grads.items():
+        direction = rng.standard_normal(grad.shape)
+        high, _ = run({**start, name: start[name] + 1e-5 * direction})
+        low, _ = run({**start, name: start[name] - 1e-5 * direction})
+        np.testing.assert_allclose(
+            np.vdot(grad, direction), (high - low) / 2e-5, rtol=2e-6, atol=1e-7, err_msg=name
+        )
+
+
+def test_a12_third_order(rng):
+    def third(layer, x):
+        values = [x]
+        with tf.GradientTape() as a:
+            a.watch(x)
+            with tf.GradientTape() as b:
+                b.watch(x)
+                with tf.GradientTape() as c:
+                    c.watch(x)
+                    values = tf.reduce_sum(layer(x) ** 2)
+                first = tf.reduce_sum(c.gradient(values, x) ** 2)
+            second = tf.reduce_sum(b.gradient(first, x) ** 2)
+        return a.gradient(second, x)
+
+    assert np.any(both(third, *float64_pair()))
+
+
+# Eager Jacobians exist with pfor only.
+@pytest.mark.parametrize(("pfor", "in_graph"), [(True, False), (True, True), (False, True)])
+@pytest.mark.parametrize("kind", ["jacobian", "batch_jacobian"])
+def test_a13_jacobians(kind, pfor, in_graph):
+    def jacobian(layer, x, pfor=pfor):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = layer(x, mask=MASK)
+        if kind == "batch_jacobian":
+            return tape.batch_jacobian(y, x, experimental_use_pfor=pfor)
+        weights = [v.value for v in layer.trainable_variables]
+        return tape.jacobian(y, [x, *weights], experimental_use_pfor=pfor)
+
+    both(
+        jacobian,
+        *float64_pair(),
+        in_graph=in_graph,
+        run_stock=lambda layer, x: jacobian(layer, x, pfor=True),
+    )
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a13_per_example_gradients(in_graph):
+    mask = tf.constant(MASK)
+
+    def gradient(layer, example, mask):
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(layer(example[tf.newaxis], mask=mask[tf.newaxis]) ** 2)
+        return tape.gradient(y, [v.value for v in layer.trainable_variables])
+
+    def vectorized(layer, x):
+        return tf.vectorized_map(lambda args: gradient(layer, *args), (x, mask))
+
+    def one_by_one(layer, x):
+        rows = [gradient(layer, x[i], mask[i]) for i in range(3)]
+        return [tf.stack(row) for row in zip(*rows, strict=True)]
+
+    both(vectorized, *float64_pair(), in_graph=in_graph, run_stock=one_by_one)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a13_forward_mode(in_graph):
+    tangent = inputs(5, dtype="float64")
+
+    def jvp(layer, x):
+        kernel = layer.cell.recurrent_kernel.value
+        with tf.autodiff.ForwardAccumulator(
+            [x, kernel], [tangent, tf.ones(kernel.shape, kernel.dtype)]
+        ) as accumulator:
+            outputs = layer(x, mask=MASK)
+        return [accumulator.jvp(v) for v in keras.tree.flatten(outputs)]
+
+    stock, fused = float64_pair(return_sequences=True, return_state=True)
+    wanted = jvp(stock, X)  # eager: TensorFlow has no forward mode of a while loop in a graph
+    got = tf.function(lambda x: jvp(fused, x))(X) if in_graph else jvp(fused, X)
+    assert len(got) == 3
+    assert_close(got, wanted, LIMIT)
+
+
+def test_a13_hessian_vector_product_by_forward_over_backward():
+    tangent = inputs(5, dtype="float64")
+
+    def product(layer, x):
+        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(layer(x) ** 2)
+            gradient = tape.gradient(y, x)
+        return accumulator.jvp(gradient)
+
+    both(product, *float64_pair())
+
+
+def test_a14_gradients_accumulated_in_a_while_loop():
+    def accumulate(layer, x):
+        variables = [v.value for v in layer.trainable_variables]
+
+        def body(i, totals):
+            with tf.GradientTape() as tape:
+                y = tf.reduce_sum(layer(x[i : i + 1], mask=tf.constant(MASK)[i : i + 1]) ** 2)
+            grads = tape.gradient(y, variables)
+            return i + 1, [t + g for t, g in zip(totals, grads, strict=True)]
+
+        return tf.while_loop(
+            lambda i, _: i < 3,
+            body,
+            (tf.constant(0), [tf.zeros(v.shape, v.dtype) for v in variables]),
+        )[1]
+
+    both(accumulate, *float64_pair(), in_graph=True)
+
+
+@pytest.mark.parametrize("training", [None, False])
+def test_a14_gradient_of_a_while_loop(training):
+    """The loop's gradient is taken from outside: the op inside is switched to keep its reserve."""
+
+    def run(layer, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            _, y = tf.while_loop(
+                lambda i, _: i < 3, lambda i, y: (i + 1, layer(y)), (tf.constant(0), x)
+            )
+            loss = tf.reduce_sum(y**2)
+        return y, tape.gradient(loss, [x, *(v.value for v in layer.trainable_variables)])
+
+    both(run, *float64_pair(units=2, return_sequences=True), in_graph=True)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a14_gradient_of_a_branch(flag):
+    def run(layer, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cond(
+                tf.constant(flag), lambda: layer(x), lambda: x[:, 0] @ tf.ones([2, 4], x.dtype)
+            )
+        return y, tape.gradient(y, x)
+
+    both(run, *float64_pair(), in_graph=True)
+
+
+def test_a14_dataset_map():
+    stock, fused = float64_pair()
+    dataset = tf.data.Dataset.from_tensor_slices(X).batch(2)
+    for got, wanted in zip(dataset.map(fused), dataset.map(stock), strict=True):
+        assert_close(got, wanted, LIMIT)
+
+
+def test_gradient_through_nested_functions():
+    """A function within a function, the tape outside of both."""
+    stock, fused = float64_pair(return_sequences=True)
+    results = []
+    for layer in (stock, fused):
+        inner = tf.function(lambda x, layer=layer: layer(x, mask=MASK))
+        outer = tf.function(lambda x, inner=inner: inner(x) * 2)
+        results.append(outputs_and_gradients(_Callable(outer, layer), X)[1])
+    assert_close(results[1], results[0], LIMIT)
+
+
+class _Callable:
+    def __init__(self, function, layer):
+        self.trainable_variables = layer.trainable_variables
+        self.function = function
+
+    def __call__(self, x):
+        return self.function(x)
+
+
+def test_recompute_grad():
+    stock, fused = float64_pair()
+    results = []
+    for layer in (stock, fused):
+        function = tf.recompute_grad(lambda x, layer=layer: layer(x))
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            y = function(X)
+        results.append(tape.gradient(y, X))
+    assert_close(results[1], results[0], LIMIT)
