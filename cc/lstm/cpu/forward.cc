@@ -1,0 +1,325 @@
+// The forward pass: projection of the input in chunks of steps, then their recurrence.
+#include "cc/lstm/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cc/lstm/cpu/forward.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "cc/lstm/cpu/call.h"
+#include "cc/lstm/cpu/cell-inl.h"
+#include "cc/lstm/cpu/gemm-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tfl::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T, class Cell>
+class ForwardPass {
+ public:
+  explicit ForwardPass(const ForwardCall& call)
+      : spec_(call.spec),
+        plan_(call.plan),
+        inputs_(call.inputs),
+        outputs_(call.outputs),
+        cell_policy_(call.spec),
+        mask_(call.spec, call.inputs.mask),
+        output_rows_(CallerRows(call.spec, call.spec.hidden_size, false)),
+        tiles_(call.spec.batch),
+        panels_(plan_.hidden_padded / Width<T>()),
+        state_(spec_.batch * plan_.hidden_padded) {
+    void* workspace = outputs_.workspace;
+    const ForwardLayout& layout = plan_.forward;
+    if (spec_.training) {
+      gates_ = Buffer<T>(outputs_.reserve, plan_.reserve.gates);
+      cell_ = Buffer<T>(outputs_.reserve, plan_.reserve.cell);
+      hidden_ = Buffer<T>(outputs_.reserve, plan_.reserve.hidden);
+    } else {
+      gates_ = Buffer<T>(workspace, layout.gates);
+      cell_ = Buffer<T>(workspace, layout.cell);
+      hidden_ = Buffer<T>(workspace, layout.hidden);
+    }
+    recurrent_ = Buffer<T>(workspace, layout.recurrent);
+    bias_ = Buffer<T>(workspace, layout.bias);
+    first_valid_ = Buffer<int64_t>(workspace, layout.first_valid);
+    x_ = Buffer<T>(workspace, layout.x);
+    member_ = Buffer<T>(workspace, layout.member);
+    kernel_ = plan_.convert_weights ? Buffer<T>(workspace, layout.kernel)
+                                    : static_cast<const T*>(inputs_.kernel);
+    recurrent_kernel_ = plan_.convert_weights ? Buffer<T>(workspace, layout.recurrent_kernel)
+                                              : static_cast<const T*>(inputs_.recurrent_kernel);
+  }
+
+  void Run(Member& member) {
+    if (plan_.convert_weights) {
+      member.Phase(1, [&](int index, int count) { ConvertWeights(index, count); });
+    }
+    member.Phase(1, [&](int index, int count) {
+      PackRecurrent(index, count);
+      StartStates(index, count);
+    });
+    T* scratch = member_ + member.id() * kMemberScratch;
+    for (int64_t begin = 0; begin < spec_.steps; begin += plan_.chunk_steps) {
+      const int64_t end = std::min(spec_.steps, begin + plan_.chunk_steps);
+      if (plan_.convert_x) {
+        member.Phase(1, [&](int index, int count) { ConvertInput(begin, end, index, count); });
+      }
+      const Product<T> projection = Projection(begin, end);
+      member.Phase(plan_.step_tasks,
+                   [&](int index, int count) { MultiplyTask(projection, index, count, scratch); });
+      if (plan_.row_tasks > 0) {
+        member.Phase(1, [&](int index, int) {
+          if (index >= plan_.row_tasks) return;
+          const Part part(tiles_.tiles, index, plan_.row_tasks);
+          for (int64_t step = begin; step < end; ++step) {
+            for (int64_t panel = 0; panel < panels_; ++panel) {
+              for (int64_t tile = part.begin; tile < part.end; ++tile) {
+                StepTile(begin, step, panel, tile);
+              }
+            }
+          }
+        });
+        continue;
+      }
+      for (int64_t step = begin; step < end; ++step) {
+        member.Phase(plan_.step_tasks, [&](int index, int count) {
+          const Part part(panels_ * tiles_.tiles, index, count);
+          int64_t panel = part.begin / tiles_.tiles, tile = part.begin % tiles_.tiles;
+          for (int64_t i = part.begin; i < part.end; ++i) {
+            StepTile(begin, step, panel, tile);
+            if (++tile == tiles_.tiles) tile = 0, ++panel;
+          }
+        });
+      }
+    }
+  }
+
+ private:
+  void ConvertWeights(int index, int count) {
+    const auto convert = [&](const void* from, int64_t rows, int64_t offset) {
+      const Part part(rows * 4 * spec_.hidden_size, index, count);
+      ReadElements(spec_.weight_dtype, At(from, spec_.weight_dtype, part.begin),
+                   part.end - part.begin, Buffer<T>(outputs_.workspace, offset) + part.begin);
+    };
+    convert(inputs_.kernel, spec_.input_size, plan_.forward.kernel);
+    convert(inputs_.recurrent_kernel, spec_.hidden_size, plan_.forward.recurrent_kernel);
+  }
+
+  // Panel u holds the columns of units [u, u + Width) of the four gates, side by side.
+  void PackRecurrent(int index, int count) {
+    const Tag<T> d;
+    const int64_t hidden = spec_.hidden_size;
+    const Part part(panels_, index, count);
+    for (int64_t panel = part.begin; panel < part.end; ++panel) {
+      const int64_t unit = panel * Width<T>();
+      T* to = recurrent_ + panel * hidden * PanelWidth<T>();
+      for (int64_t p = 0; p < hidden; ++p) {
+        const T* from = recurrent_kernel_ + p * 4 * hidden + unit;
+        for (int gate = 0; gate < 4; ++gate, to += Width<T>()) {
+          hn::StoreU(LoadPart(d, ComputeType<T>(), from + gate * hidden, hidden - unit), d, to);
+        }
+      }
+    }
+  }
+
+  // Initial states, the padded bias, where each row's valid steps begin.
+  void StartStates(int index, int count) {
+    const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
+    const Part part(spec_.batch, index, count);
+    for (int64_t row = part.begin; row < part.end; ++row) {
+      StartState(spec_.has_initial_h, inputs_.initial_h, row, hidden_ + row * padded);
+      StartState(spec_.has_initial_c, inputs_.initial_c, row, cell_ + row * padded);
+      if (spec_.steps == 0) {
+        WriteElements(spec_.dtype, hidden_ + row * padded, hidden,
+                      At(outputs_.final_h, spec_.dtype, row * hidden));
+        WriteElements(spec_.dtype, cell_ + row * padded, hidden,
+                      At(outputs_.final_c, spec_.dtype, row * hidden));
+        if (!spec_.return_sequences) {
+          std::memset(At(outputs_.output, spec_.dtype, row * hidden), 0,
+                      static_cast<size_t>(hidden) * ElementBytes(spec_.dtype));
+        }
+      }
+      if (spec_.has_mask) first_valid_[row] = mask_.FirstValid(spec_.steps, row);
+    }
+    if (index != 0) return;
+    for (int gate = 0; gate < 4; ++gate) {
+      T* to = bias_ + gate * padded;
+      std::fill(to, to + padded, T{0});
+      if (spec_.has_bias) {
+        ReadElements(spec_.weight_dtype, At(inputs_.bias, spec_.weight_dtype, gate * hidden),
+                     hidden, to);
+      }
+    }
+  }
+
+  void StartState(bool given, const void* from, int64_t row, T* to) {
+    std::fill(to, to + plan_.hidden_padded, T{0});
+    if (!given) return;
+    ReadElements(spec_.dtype, At(from, spec_.dtype, row * spec_.hidden_size), spec_.hidden_size,
+                 to);
+  }
+
+  void ConvertInput(int64_t begin, int64_t end, int index, int count) {
+    const RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
+    const Part part((end - begin) * spec_.batch, index, count);
+    for (int64_t r = part.begin; r < part.end; ++r) {
+      const int64_t start = rows.Start(begin + r / spec_.batch, r % spec_.batch);
+      ReadElements(spec_.dtype, At(inputs_.x, spec_.dtype, start), spec_.input_size,
+                   x_ + r * spec_.input_size);
+    }
+  }
+
+  // z without the recurrent part, for steps [begin, end).
+  Product<T> Projection(int64_t begin, int64_t end) const {
+    const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
+    Product<T> product;
+    product.rows = (end - begin) * spec_.batch;
+    product.depth = spec_.input_size;
+    if (plan_.convert_x) {
+      product.a = {x_, DenseRows(spec_.batch, spec_.input_size)};
+    } else {
+      RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
+      rows.first += begin * rows.step_stride;
+      product.a = {static_cast<const T*>(inputs_.x), rows};
+    }
+    product.a_transposed = false;
+    product.b = {plan_.plain_gates ? Columns<T>::kPlain : Columns<T>::kGates,
+                 kernel_,
+                 4 * hidden,
+                 4 * padded,
+                 hidden,
+                 padded};
+    product.c = {StepGates(begin, begin), DenseRows(spec_.batch, 4 * padded)};
+    product.bias = bias_;
+    return product;
+  }
+
+  // Where a step's gates lie: in the reserve, or in the buffer of the chunk that starts at `begin`.
+  T* StepGates(int64_t begin, int64_t step) const {
+    return gates_ + (spec_.training ? step : step - begin) * 4 * state_;
+  }
+  T* StepHidden(int64_t step) const {
+    return hidden_ + (spec_.training ? step : step % 2) * state_;
+  }
+  T* StepCell(int64_t step) const { return cell_ + (spec_.training ? step : 0) * state_; }
+
+  // One step for the rows of a tile and the units of a panel.
+  HWY_INLINE void StepTile(int64_t begin, int64_t step, int64_t panel, int64_t tile) {
+    const int64_t row = tiles_.Begin(tile);
+    WithConstant<kTileRows>(static_cast<int>(tiles_.Begin(tile + 1) - row),
+                            [&](auto rows) { StepTileRows<rows.value>(begin, step, panel, row); });
+  }
+
+  template <int kRows>
+  HWY_NOINLINE void StepTileRows(int64_t begin, int64_t step, int64_t panel, int64_t row) {
+    using V = hn::Vec<Tag<T>>;
+    const Tag<T> d;
+    constexpr int64_t kWidth = Width<T>();
+    const int64_t padded = plan_.hidden_padded, hidden = spec_.hidden_size;
+    const int64_t unit = panel * kWidth;
+    T* gates = StepGates(begin, step) + row * 4 * padded + unit;
+    const T* hidden_before = StepHidden(step) + row * padded;
+    const T* a[kRows];
+    V acc[kRows][4];
+    TFL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      a[r] = hidden_before + r * padded;
+      TFL_UNROLL
+      for (int g = 0; g < 4; ++g) acc[r][g] = hn::LoadU(d, gates + (r * 4 + g) * padded);
+    }
+    MultiplyTile<kRows, 4>(d, a, 1, recurrent_ + panel * hidden * PanelWidth<T>(), hidden, acc);
+
+    const T* cell_before = StepCell(step) + row * padded + unit;
+    T* cell_after = StepCell(step + 1) + row * padded + unit;
+    T* hidden_after = StepHidden(step + 1) + row * padded + unit;
+    const bool last = step + 1 == spec_.steps;
+    TFL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const V c_before = hn::LoadU(d, cell_before + r * padded);
+      V c = c_before;
+      V h;
+      cell_policy_.Forward(d, acc[r], c, h);
+      V output = h;
+      if (HWY_UNLIKELY(!mask_.Valid(step, row + r))) {
+        c = c_before;
+        h = hn::LoadU(d, hidden_before + r * padded + unit);
+        const bool zero = spec_.zero_output_for_mask || step < first_valid_[row + r];
+        output = zero ? hn::Zero(d) : h;
+      }
+      hn::StoreU(c, d, cell_after + r * padded);
+      hn::StoreU(h, d, hidden_after + r * padded);
+      if (spec_.training) {
+        TFL_UNROLL
+        for (int g = 0; g < 4; ++g) hn::StoreU(acc[r][g], d, gates + (r * 4 + g) * padded);
+      }
+      const int64_t valid = hidden - unit;
+      if (spec_.return_sequences) {
+        StorePart(d, output, spec_.dtype,
+                  At(outputs_.output, spec_.dtype, output_rows_.Start(step, row + r) + unit),
+                  valid);
+      }
+      if (last) {
+        const int64_t at = (row + r) * hidden + unit;
+        if (!spec_.return_sequences) {
+          StorePart(d, output, spec_.dtype, At(outputs_.output, spec_.dtype, at), valid);
+        }
+        StorePart(d, h, spec_.dtype, At(outputs_.final_h, spec_.dtype, at), valid);
+        StorePart(d, c, spec_.dtype, At(outputs_.final_c, spec_.dtype, at), valid);
+      }
+    }
+  }
+
+  const tfl_lstm_spec spec_;
+  const Plan plan_;
+  const tfl_lstm_inputs inputs_;
+  const tfl_lstm_outputs outputs_;
+  const Cell cell_policy_;
+  const Mask mask_;
+  const RowStrides output_rows_;
+  const TileRows tiles_;
+  const int64_t panels_;
+  const int64_t state_;  // elements of a padded state
+  T* gates_;
+  T* cell_;
+  T* hidden_;
+  T* recurrent_;
+  T* bias_;
+  int64_t* first_valid_;
+  T* x_;
+  T* member_;
+  const T* kernel_;
+  const T* recurrent_kernel_;
+};
+
+template <class T>
+void ForwardAs(const ForwardCall& call, Member& member) {
+  if (StandardActivations::Fits(call.spec)) {
+    ForwardPass<T, LstmCell<StandardActivations>>(call).Run(member);
+  } else {
+    ForwardPass<T, LstmCell<AnyActivations>>(call).Run(member);
+  }
+}
+
+void ForwardTarget(const ForwardCall& call, Member& member) {
+  if (call.spec.dtype == TFL_FLOAT64) {
+    ForwardAs<double>(call, member);
+  } else {
+    ForwardAs<float>(call, member);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tfl::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tfl::cpu {
+
+HWY_EXPORT(ForwardTarget);
+
+void Forward(const ForwardCall& call, Member& member) {
+  HWY_DYNAMIC_DISPATCH(ForwardTarget)(call, member);
+}
+
+}  // namespace tfl::cpu
+#endif  // HWY_ONCE

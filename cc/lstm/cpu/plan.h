@@ -1,0 +1,84 @@
+// What a call will do and where its scratch lies: a pure function of the spec and the thread count.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CPU_PLAN_H_
+#define TF_FUSED_LSTM_CC_LSTM_CPU_PLAN_H_
+
+#include <cstdint>
+
+#include "cc/lstm/lstm.h"
+
+namespace tfl::cpu {
+
+// Hidden units are padded to whole vectors of the widest target, so that every row of a buffer of
+// ours starts a cache line and no kernel needs a tail.
+inline constexpr int64_t kUnitPadding = 16;
+// The widest panel of columns a tile computes: four vectors of 16.
+inline constexpr int64_t kMaxPanel = 64;
+// Blocking of matrix products: depth, rows and panels of a block held in the second-level cache.
+inline constexpr int64_t kBlockDepth = 256;
+inline constexpr int64_t kBlockRows = 192;
+inline constexpr int64_t kBlockPanels = 4;
+// Elements of scratch that a member needs for a packed block of both factors.
+inline constexpr int64_t kMemberScratch =
+    kBlockDepth * (kBlockPanels * kMaxPanel + kBlockRows + 16);
+
+// Byte offsets into the reserve or workspace; each is a multiple of 64. Buffers of width H_p hold
+// hidden_padded units a row; elements are of the compute type: double for float64, else float.
+struct ReserveLayout {
+  int64_t gates = 0;   // [steps, batch, 4, H_p]  activated i, f, g, o
+  int64_t cell = 0;    // [steps + 1, batch, H_p]  c before each step and after the last
+  int64_t hidden = 0;  // [steps + 1, batch, H_p]  h likewise
+  int64_t bytes = 0;
+};
+
+struct ForwardLayout {
+  int64_t gates = 0;             // [chunk_steps, batch, 4, H_p]    unless training
+  int64_t cell = 0;              // [batch, H_p]                    unless training
+  int64_t hidden = 0;            // [2, batch, H_p]                 unless training
+  int64_t recurrent = 0;         // packed recurrent_kernel
+  int64_t bias = 0;              // [4, H_p]
+  int64_t first_valid = 0;       // int64 [batch]                   if has_mask
+  int64_t x = 0;                 // [chunk_steps, batch, input]     if x is converted
+  int64_t kernel = 0;            // [input, 4 hidden]               if weights are converted
+  int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]              if weights are converted
+  int64_t member = 0;            // [shares, kMemberScratch]
+  int64_t bytes = 0;
+};
+
+struct BackwardLayout {
+  int64_t grad_gates = 0;        // [steps, batch, 4, H_p]  gradients of z
+  int64_t grad_cell = 0;         // [batch, H_p]
+  int64_t carry = 0;             // [batch, H_p]  gradient of h that a masked step hands on
+  int64_t recurrent = 0;         // packed transpose of recurrent_kernel
+  int64_t first_valid = 0;       // int64 [batch]                if has_mask
+  int64_t x = 0;                 // [steps, batch, input]        if x is converted
+  int64_t kernel = 0;            // [input, 4 hidden]            if weights are converted
+  int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]           if weights are converted
+  int64_t grad_x = 0;            // [steps, batch, input]        if x is converted
+  int64_t grad_kernel = 0;       // [max(input, hidden), 4, H_p] if converted or padded
+  int64_t grad_bias = 0;         // [4, H_p]
+  int64_t member = 0;            // [shares, kMemberScratch]
+  int64_t bytes = 0;
+};
+
+struct Plan {
+  int64_t hidden_padded = 0;
+  bool convert_x = false;        // dtype is not the compute type
+  bool convert_weights = false;  // weight_dtype is not
+  bool plain_gates = false;      // hidden_padded == hidden
+  int shares = 1;                // places in the team
+  // Rows of the batch are independent: with few hidden units each share takes some rows through
+  // all steps. Else (0) every step is one phase whose tasks split the hidden units.
+  int row_tasks = 0;
+  int step_tasks = 1;       // tasks per share of such a phase
+  int64_t chunk_steps = 0;  // steps of the input projection that precede their recurrence
+  ReserveLayout reserve;
+  ForwardLayout forward;
+  BackwardLayout backward;
+};
+
+// Checks the spec. TFL_INVALID_ARGUMENT names what is wrong, an overflow of any size included.
+tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan);
+
+}  // namespace tfl::cpu
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CPU_PLAN_H_

@@ -1,0 +1,66 @@
+// The one inner loop of all products: a tile of rows by a panel of columns.
+#if defined(TF_FUSED_LSTM_CC_LSTM_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TF_FUSED_LSTM_CC_LSTM_CPU_TILE_INL_H_
+#undef TF_FUSED_LSTM_CC_LSTM_CPU_TILE_INL_H_
+#else
+#define TF_FUSED_LSTM_CC_LSTM_CPU_TILE_INL_H_
+#endif
+
+#include <type_traits>
+
+#include "cc/lstm/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tfl::cpu {
+namespace HWY_NAMESPACE {
+
+// acc[r][v] += sum over p below depth of a[r][p * a_stride] * panel[p][v], a panel being packed:
+// PanelWidth columns for each p. A panel row stays in registers for all rows of the tile.
+template <int kRows, int kVectors, class D, class T = hn::TFromD<D>>
+HWY_INLINE void MultiplyTile(D d, const T* const* HWY_RESTRICT a, int64_t a_stride,
+                             const T* HWY_RESTRICT panel, int64_t depth,
+                             hn::Vec<D> (&acc)[kRows][kVectors]) {
+  constexpr int64_t kWidth = Width<T>();
+  const T* HWY_RESTRICT row[kRows];
+  TFL_UNROLL
+  for (int r = 0; r < kRows; ++r) row[r] = a[r];
+  const int64_t end = depth * a_stride;
+  for (int64_t p = 0; p != end; p += a_stride) {
+    hn::Vec<D> b[kVectors];
+    TFL_UNROLL
+    for (int v = 0; v < kVectors; ++v) b[v] = hn::LoadU(d, panel + v * kWidth);
+    TFL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const auto x = hn::Set(d, row[r][p]);
+      TFL_UNROLL
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, b[v], acc[r][v]);
+    }
+    panel += 4 * kWidth;
+  }
+}
+
+// Calls f(std::integral_constant<int, n>()) for a number n from 1 to kMost known at run time.
+template <int kMost, class F>
+HWY_INLINE void WithConstant(int n, const F& f) {
+  if constexpr (kMost > 1) {
+    if (n < kMost) {
+      WithConstant<kMost - 1>(n, f);
+      return;
+    }
+  }
+  f(std::integral_constant<int, kMost>());
+}
+
+// Cuts rows into tiles of nearly equal height.
+struct TileRows {
+  explicit TileRows(int64_t rows) : rows(rows), tiles((rows + kTileRows - 1) / kTileRows) {}
+  int64_t Begin(int64_t tile) const { return tile * (rows / tiles) + std::min(tile, rows % tiles); }
+  int64_t rows;
+  int64_t tiles;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tfl::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CPU_TILE_INL_H_
