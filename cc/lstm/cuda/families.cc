@@ -3,7 +3,7 @@
 #include "cc/lstm/cuda/grid/grid.h"
 #include "cc/lstm/cuda/plan.h"
 #include "cc/lstm/cuda/step/step.h"
-#if __has_include("cc/lstm/cuda/sm90/cluster.h")
+#if __has_include("cc/lstm/cuda/sm90/cluster.h") && !defined(TFL_WITHOUT_CLUSTER)
 #include "cc/lstm/cuda/sm90/cluster.h"
 #define TFL_HAS_CLUSTER 1
 #endif
@@ -11,7 +11,6 @@
 namespace tfl::cuda {
 namespace {
 
-bool Never(const tfl_lstm_spec&, const DeviceLimits&) { return false; }
 bool Always(const tfl_lstm_spec&, const DeviceLimits&) { return true; }
 
 }  // namespace
@@ -23,8 +22,8 @@ const std::vector<Family>& Families() {
        ClusterReserveBytes, ClusterForwardWorkspaceBytes, ClusterBackwardWorkspaceBytes,
        ClusterForward, ClusterBackward},
 #endif
-      {"grid", ReserveLayout::kSteps, GridForwardSupported, Never, StepReserveBytes,
-       GridForwardWorkspaceBytes, StepBackwardWorkspaceBytes, GridForward, StepBackward},
+      {"grid", ReserveLayout::kSteps, GridSupported, GridSupported, StepReserveBytes,
+       GridForwardWorkspaceBytes, GridBackwardWorkspaceBytes, GridForward, GridBackward},
       {"step", ReserveLayout::kSteps, Always, Always, StepReserveBytes, StepForwardWorkspaceBytes,
        StepBackwardWorkspaceBytes, StepForward, StepBackward},
   };

@@ -1,5 +1,5 @@
 // The family for hidden sizes that no cluster holds: one kernel for all steps, the recurrent kernel
-// spread over the registers of the whole grid, h passed on through L2.
+// spread over the registers of the whole grid, what the steps pass on travelling through L2.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_GRID_H_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_GRID_H_
 
@@ -13,9 +13,12 @@
 
 namespace tfl::cuda {
 
-bool GridForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+// Forward and backward; the reserve is that of reserve.h.
+bool GridSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
 int64_t GridForwardWorkspaceBytes(const tfl_lstm_spec& spec);
+int64_t GridBackwardWorkspaceBytes(const tfl_lstm_spec& spec);
 tfl_status GridForward(const ForwardRecurrence& call, cudaStream_t stream);
+tfl_status GridBackward(const BackwardRecurrence& call, cudaStream_t stream);
 
 }  // namespace tfl::cuda
 

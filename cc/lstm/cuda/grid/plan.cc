@@ -7,9 +7,10 @@
 namespace tfl::cuda {
 namespace {
 
-// Bytes of shared memory a hidden unit's weights take while they are spread to the registers: 64
-// values of 2 bytes (4 gates of 16 units), padded against bank conflicts.
-constexpr int kStagingPitch = 144;
+// Weights are staged in shared memory on their way to the registers, in rows of 64 (forward) and
+// padded_hidden (backward) values of 2 bytes, padded against bank conflicts.
+constexpr int kForwardPitch = 144;
+constexpr int kBackwardPadding = 16;
 constexpr int kMaxPasses = 3;
 
 }  // namespace
@@ -36,9 +37,12 @@ bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int res
   if (plan->slices > int64_t{kMaxPasses} * groups) return false;
   // Counters of arrivals are 32 bits wide.
   if (spec.steps > (int64_t{1} << 24)) return false;
-  const int hidden_buffers = 2 * plan->padded_hidden * plan->rows * 2;
-  const int half_sums = plan->rows / 16 * 4 * 256 * 4;
-  plan->shared_bytes = std::max(hidden_buffers + half_sums, plan->padded_hidden * kStagingPitch);
+  // While it runs: two buffers of what comes in, and what the rows' sums and results pass through.
+  const int buffers = 2 * plan->padded_hidden * plan->rows * 2;
+  const int sums = plan->rows * kGridRowBytes;
+  const int forward_staging = plan->padded_hidden * kForwardPitch;
+  const int backward_staging = 4 * kGridUnits * (2 * plan->padded_hidden + kBackwardPadding);
+  plan->shared_bytes = std::max({buffers + sums, forward_staging, backward_staging});
   return plan->shared_bytes + 1024 <= limits.shared_bytes_per_block;
 }
 

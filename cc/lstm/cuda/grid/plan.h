@@ -15,6 +15,11 @@ constexpr int kGridChunkBlocks = 8;
 constexpr int kGridChunkUnits = kGridUnits * kGridChunkBlocks;
 constexpr int kGridClusterBlocks = 2;
 
+// Shared memory a batch row takes beside the two buffers: 256 bytes of half sums; forward 144 of
+// gates, 80 of c, 48 each of output and h; backward 64 of partial sums, 144 of gate gradients. The
+// results are staged so that they leave in whole sectors; all but the sums are padded by 16 bytes.
+constexpr int kGridRowBytes = 576;
+
 struct GridPlan {
   int padded_hidden;     // 512, 768 or 1024: the kernel's hidden size, the rest zeros
   int rows;              // 16 or 32: batch rows a group computes at once

@@ -3,6 +3,7 @@
 #include "cc/lstm/cuda/dtype.h"
 #include "cc/lstm/cuda/elementwise.h"
 #include "cc/lstm/cuda/gemm.h"
+#include "cc/lstm/cuda/previous_hidden.h"
 #include "cc/lstm/cuda/reserve.h"
 #include "cc/lstm/cuda/status.h"
 #include "cc/lstm/cuda/step/pointwise.h"
@@ -250,21 +251,7 @@ tfl_status StepBackward(const BackwardRecurrence& call, cudaStream_t stream) {
     TFL_RETURN_IF_ERROR(Convert(scratch.grad_c, wide, call.grad_initial_c, dtype, cells, stream));
   }
 
-  if (call.previous_h == nullptr) return Ok();
-  PreviousHidden previous = {};
-  previous.initial_h = call.initial_h;
-  previous.previous_h = call.previous_h;
-  if (reserve.hidden != nullptr) {
-    previous.hidden = reserve.hidden;
-    previous.step_stride = cells;
-    previous.batch_stride = hidden;
-  } else {
-    previous.hidden = call.output;
-    previous.step_stride = step_rows * hidden;
-    previous.batch_stride = step.batch_stride * hidden;
-    previous.first_valid = call.mask == nullptr ? nullptr : scratch.first_valid;
-  }
-  return WritePreviousHidden(spec, previous, stream);
+  return WritePreviousHiddenFromReserve(call, scratch.first_valid, stream);
 }
 
 }  // namespace tfl::cuda

@@ -2,9 +2,8 @@
 
 namespace tfl::cuda {
 
-template <>
-const void* GridForwardKernelFor<__nv_bfloat16>(const GridPlan& plan) {
-  return grid::KernelFor<__nv_bfloat16>(plan);
+const void* GridForwardKernelBfloat16(const GridPlan& plan) {
+  return TFL_GRID_CHOOSE(ForwardKernel, __nv_bfloat16, plan);
 }
 
 }  // namespace tfl::cuda

@@ -2,9 +2,8 @@
 
 namespace tfl::cuda {
 
-template <>
-const void* GridForwardKernelFor<__half>(const GridPlan& plan) {
-  return grid::KernelFor<__half>(plan);
+const void* GridForwardKernelFloat16(const GridPlan& plan) {
+  return TFL_GRID_CHOOSE(ForwardKernel, __half, plan);
 }
 
 }  // namespace tfl::cuda

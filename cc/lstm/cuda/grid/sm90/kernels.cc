@@ -1,7 +1,4 @@
-#include "cc/lstm/cuda/grid/sm90/forward.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "cc/lstm/cuda/grid/sm90/kernels.h"
 
 #include <map>
 #include <mutex>
@@ -10,27 +7,24 @@
 #include "cc/lstm/cuda/status.h"
 
 namespace tfl::cuda {
-
-template <>
-const void* GridForwardKernelFor<__half>(const GridPlan& plan);
-template <>
-const void* GridForwardKernelFor<__nv_bfloat16>(const GridPlan& plan);
-
 namespace {
 
 constexpr int kThreads = 384;
 
-const void* Kernel(const GridPlan& plan, tfl_dtype dtype) {
-  return dtype == TFL_FLOAT16 ? GridForwardKernelFor<__half>(plan)
-                              : GridForwardKernelFor<__nv_bfloat16>(plan);
+const void* Kernel(const GridPlan& plan, GridDirection direction, tfl_dtype dtype) {
+  if (direction == GridDirection::kForward) {
+    return dtype == TFL_FLOAT16 ? GridForwardKernelFloat16(plan) : GridForwardKernelBfloat16(plan);
+  }
+  return dtype == TFL_FLOAT16 ? GridBackwardKernelFloat16(plan) : GridBackwardKernelBfloat16(plan);
 }
 
 }  // namespace
 
-tfl_status GridResidentBlocks(const GridPlan& plan, tfl_dtype dtype, int device, int* blocks) {
+tfl_status GridResidentBlocks(const GridPlan& plan, GridDirection direction, tfl_dtype dtype,
+                              int device, int* blocks) {
   static std::mutex mutex;
   static auto* known = new std::map<std::pair<const void*, int>, int>;
-  const void* kernel = Kernel(plan, dtype);
+  const void* kernel = Kernel(plan, direction, dtype);
   std::lock_guard<std::mutex> lock(mutex);
   const auto found = known->find({kernel, device});
   if (found != known->end()) {
@@ -57,8 +51,8 @@ tfl_status GridResidentBlocks(const GridPlan& plan, tfl_dtype dtype, int device,
   return Ok();
 }
 
-tfl_status LaunchGridForward(const GridPlan& plan, tfl_dtype dtype, const GridForwardParams& params,
-                             cudaStream_t stream) {
+tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype dtype, void* params,
+                      cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
   config.gridDim = plan.groups * plan.blocks_per_group;
   config.blockDim = kThreads;
@@ -70,9 +64,8 @@ tfl_status LaunchGridForward(const GridPlan& plan, tfl_dtype dtype, const GridFo
   cooperative.val.cooperative = 1;
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  GridForwardParams copy = params;
-  void* arguments[] = {&copy};
-  return FromCuda(cudaLaunchKernelExC(&config, Kernel(plan, dtype), arguments),
+  void* arguments[] = {params};
+  return FromCuda(cudaLaunchKernelExC(&config, Kernel(plan, direction, dtype), arguments),
                   "launching the grid kernel");
 }
 

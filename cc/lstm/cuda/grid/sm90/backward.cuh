@@ -1,0 +1,328 @@
+// Backward through the whole recurrence in one kernel, for 16-bit types on Hopper.
+//
+// The gradient of h needs every gate gradient times the transposed recurrent kernel: k is four
+// times as long as forward. A block's share, 64 units by a quarter of k, fills the same registers
+// as forward's; the four blocks of a unit tile (one for each quarter of k) sum in two rounds a
+// step:
+//   1. gate gradients go out and come in by chunks, just as h does forward (forward.cuh);
+//   2. each block hands 16 units' partial sums to each of the three other blocks of its tile
+//      through global memory, and goes on with 16 units of its own.
+// k counts unit * 4 + gate, so that a thread's four gate gradients are 8 bytes in a row. Quarter q
+// holds units [q, q + 1) * kHidden / 4. A chunk is 32 units, the work of two blocks.
+//
+// Two buffers suffice in both rounds: publication j follows the partial sums j - 1 of four blocks
+// that together consumed all publications j - 1, and so all blocks are done with number j - 2.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_BACKWARD_CUH_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_BACKWARD_CUH_
+
+#include "cc/lstm/cuda/grid/sm90/common.cuh"
+
+namespace tfl::cuda::grid {
+
+constexpr int kQuarters = 4;
+constexpr int kTileUnits = kQuarters * kGridUnits;
+constexpr int kPublishers = 2;  // blocks a chunk
+
+template <typename T>
+__device__ __forceinline__ float FromBits(uint16_t bits);
+template <>
+__device__ __forceinline__ float FromBits<__nv_bfloat16>(uint16_t bits) {
+  return __bfloat162float(__ushort_as_bfloat16(bits));
+}
+template <>
+__device__ __forceinline__ float FromBits<__half>(uint16_t bits) {
+  return __half2float(__ushort_as_half(bits));
+}
+
+// Fills weights[step][4]: rows are the tile's 64 units, k the quarter's gate gradients.
+template <typename T, int kHidden, typename C>
+__device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p, unsigned char* shared,
+                                               int tile, int quarter, uint32_t (*weights)[4]) {
+  constexpr int kUnits = kHidden / kQuarters;
+#pragma unroll 8
+  for (int task = threadIdx.x; task < kTileUnits * kHidden / 8; task += C::kConsumers) {
+    const int row = task / (kHidden / 8), at = task % (kHidden / 8) * 8;
+    const int gate = at / kUnits, unit = quarter * kUnits + at % kUnits;
+    const int to_unit = tile * kTileUnits + row;
+    uint4 eight = make_uint4(0, 0, 0, 0);
+    if (to_unit < p.hidden_size && unit < p.hidden_size) {
+      eight = LoadWeights<T>(p.recurrent_kernel, p.wide_weights,
+                             (size_t(to_unit) * 4 + gate) * p.hidden_size + unit);
+    }
+    *reinterpret_cast<uint4*>(shared + row * C::kBackwardPitch + at * 2) = eight;
+  }
+  ptx::NamedBarrier(1, C::kConsumers);
+  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 0; step < C::kHalfSteps; ++step) {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int row = warp * 16 + lane / 4 + (part & 1) * 8;
+      const int k = (group * C::kHalfSteps + step) * 16 + lane % 4 * 2 + (part & 2) * 4;
+      const unsigned char* at =
+          shared + row * C::kBackwardPitch + (k % 4 * kUnits + k / 4) * 2;  // gate k % 4 is even
+      weights[step][part] = uint32_t(*reinterpret_cast<const uint16_t*>(at)) |
+                            uint32_t(*reinterpret_cast<const uint16_t*>(at + kUnits * 2)) << 16;
+    }
+  }
+}
+
+// What a cell needs of one step, as loaded.
+struct BackwardInput {
+  uint16_t gates[4];
+  uint16_t grad_output;
+  float previous_c;
+  bool valid;
+  bool output_is_h;
+};
+
+template <typename T, int kHidden, int kRows>
+__global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
+    __cluster_dims__(kGridClusterBlocks, 1, 1)
+        BackwardKernel(const __grid_constant__ GridBackwardParams p) {
+  using C = Config<kHidden, kRows>;
+  constexpr int kTiles = C::kTiles;
+  constexpr int kUnitTiles = kHidden / kTileUnits;
+  constexpr int kExchangeBytes = kQuarters * C::kBufferBytes;
+  // Partial sums of 16 units and all rows, from one block to another, as mma fragments.
+  constexpr int kPartialFloats = kGridUnits * kRows;
+  static_assert(kUnitTiles % kGridClusterBlocks == 0, "blocks of a cluster share their quarter");
+  static_assert(2 * kUnitTiles + C::kBlocks <= kGridCounters);
+  extern __shared__ __align__(1024) unsigned char shared[];
+  __shared__ __align__(8) uint64_t full[2 * C::kChunks];
+  const int group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
+  const int quarter = block / kUnitTiles, tile = block % kUnitTiles;
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  const uint32_t buffers = ptx::SharedAddress(shared), barriers = ptx::SharedAddress(full);
+  if (threadIdx.x == 0) InitBarriers<C>(barriers);
+  unsigned char* exchange =
+      static_cast<unsigned char*>(p.exchange) + size_t(group) * 2 * kExchangeBytes;
+  uint32_t* counters = p.counters + group * kGridCounters * kGridCounterPitch;
+  uint32_t* partial_counters = counters + 2 * kUnitTiles * kGridCounterPitch;
+  const bool ends_with_h = p.grad_initial_h != nullptr;
+
+  if (warpgroup == 2) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    ptx::ClusterSync();
+    const uint32_t a_slice = ends_with_h ? p.steps : p.steps - 1;
+    Produce<C>(a_slice * SlicesOf(group, p.slices, p.groups), kPublishers, quarter * C::kChunks,
+               exchange, kExchangeBytes, counters, buffers, barriers);
+    __syncwarp();
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
+    const int lane = threadIdx.x % 32;
+    uint32_t weights[C::kHalfSteps][4];
+    LoadTransposed<T, kHidden, C>(p, shared, tile, quarter, weights);
+    ptx::FenceAsyncShared();
+    ptx::ClusterSync();
+
+    // This thread's cells: one unit, kTiles neighbouring rows (or one). They lie as the fragments
+    // of the partial sums do: fragment f of a lane has units lane / 4 and lane / 4 + 8 of two rows.
+    const int fragment = kTiles == 2 ? warp / 2 : 0;
+    const int element = kTiles == 2 ? warp % 2 * 2 : warp;  // of the fragment's four
+    const int local_unit = lane / 4 + element / 2 * 8;
+    const int unit = tile * kTileUnits + quarter * kGridUnits + local_unit;
+    const int local_row = (warpgroup * kTiles + fragment) * 8 + lane % 4 * 2 + element % 2;
+    const int partial_at = ((warpgroup * kTiles + fragment) * 32 + lane) * 4 + element;
+    const int hidden = p.hidden_size;
+    const bool unit_lives = unit < hidden;
+    float* half_sums = reinterpret_cast<float*>(shared + C::kHalfSums);
+    float* own_partial = reinterpret_cast<float*>(shared + C::kStage);
+    unsigned char* gates_stage = shared + C::kStage + kPartialFloats * 4;
+    // partials: [2][to block][from quarter][kPartialFloats]
+    float* partials = static_cast<float*>(p.partials) +
+                      size_t(group) * 2 * C::kBlocks * kQuarters * kPartialFloats;
+    unsigned char* my_exchange = exchange + (tile * 2 + quarter / 2) * C::kChunkBytes +
+                                 quarter % 2 * (C::kChunkBytes / 2) +
+                                 local_unit / 2 * (kRows * 16) + local_unit % 2 * 8;
+    uint32_t consumed = 0, published = 0;
+
+    const auto publish = [&](const uint32_t(&i_f)[kTiles], const uint32_t(&g_o)[kTiles]) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        *reinterpret_cast<uint2*>(my_exchange + (published & 1) * kExchangeBytes +
+                                  (local_row + n) * 16) = make_uint2(i_f[n], g_o[n]);
+      }
+      ++published;
+      ptx::FenceAsyncGlobal();
+      ptx::NamedBarrier(1, C::kConsumers);
+      if (threadIdx.x == 0) {
+        ptx::AddRelease(counters + (tile * 2 + quarter / 2) * kGridCounterPitch, 1);
+      }
+    };
+
+    // The gradient that comes back from the step published last, for this thread's cells.
+    const auto collect = [&](float(&sums)[kTiles]) {
+      float d[8 * kTiles];
+#pragma unroll
+      for (int i = 0; i < 8 * kTiles; ++i) d[i] = 0;
+      Multiply<T, kRows, C>(d, weights, consumed, warpgroup, buffers, barriers);
+      AddHalves<C>(d, half_sums, consumed, warpgroup, barriers);
+      float* buffer = partials + (consumed & 1) * (C::kBlocks * kQuarters * kPartialFloats);
+      // A warp's 16 units belong to the block of quarter `warp`.
+      float* to = warp == quarter ? own_partial
+                                  : buffer + ((warp * kUnitTiles + tile) * kQuarters + quarter) *
+                                                 kPartialFloats;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        reinterpret_cast<float4*>(to)[(warpgroup * kTiles + n) * 32 + lane] =
+            make_float4(d[4 * n], d[4 * n + 1], d[4 * n + 2], d[4 * n + 3]);
+      }
+      ptx::NamedBarrier(1, C::kConsumers);
+      if (threadIdx.x < kQuarters && static_cast<int>(threadIdx.x) != quarter) {
+        ptx::AddRelease(partial_counters + (threadIdx.x * kUnitTiles + tile) * kGridCounterPitch,
+                        1);
+      }
+      ++consumed;
+      while (ptx::LoadAcquire(partial_counters + block * kGridCounterPitch) <
+             (kQuarters - 1) * consumed) {
+      }
+      const float* from = buffer + block * kQuarters * kPartialFloats + partial_at;
+      float parts[kQuarters][kTiles];
+#pragma unroll
+      for (int q = 0; q < kQuarters; ++q) {
+        const float* part = q == quarter ? own_partial + partial_at : from + q * kPartialFloats;
+        if constexpr (kTiles == 2) {
+          const float2 two = q == quarter ? *reinterpret_cast<const float2*>(part)
+                                          : __ldcg(reinterpret_cast<const float2*>(part));
+          parts[q][0] = two.x;
+          parts[q][1] = two.y;
+        } else {
+          parts[q][0] = q == quarter ? *part : __ldcg(part);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        sums[n] = (parts[0][n] + parts[1][n]) + (parts[2][n] + parts[3][n]);
+      }
+    };
+
+    for (int slice = group; slice < p.slices; slice += p.groups) {
+      int64_t row[kTiles], first_valid[kTiles];
+      bool lives[kTiles];
+      float dh[kTiles], dc[kTiles], passed[kTiles], c[kTiles];
+      BackwardInput now[kTiles];
+      const auto load_step = [&](int step, BackwardInput(&input)[kTiles]) {
+        const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          BackwardInput& in = input[n];
+          in = {};
+          const int64_t at = (step * p.batch + row[n]) * hidden + unit;
+          in.valid = p.mask == nullptr ||
+                     __ldg(p.mask + row[n] * p.batch_stride + time * p.step_stride) != 0;
+          in.output_is_h = in.valid || (!p.zero_output_for_mask && step > first_valid[n]);
+          if (!unit_lives) continue;
+          const uint16_t* gates = p.gates + (step * p.batch + row[n]) * 4 * hidden + unit;
+#pragma unroll
+          for (int g = 0; g < 4; ++g) in.gates[g] = __ldg(gates + g * hidden);
+          if (step > 0) {
+            in.previous_c = __ldg(p.cell + at - p.batch * hidden);
+          } else if (p.initial_c != nullptr) {
+            in.previous_c =
+                ToAccumulator(static_cast<const T*>(p.initial_c)[row[n] * hidden + unit]);
+          }
+          if (p.grad_output != nullptr && (p.return_sequences || step + 1 == p.steps)) {
+            const int64_t out =
+                p.return_sequences ? row[n] * p.batch_stride + step * p.step_stride : row[n];
+            in.grad_output =
+                __ldg(static_cast<const uint16_t*>(p.grad_output) + out * hidden + unit);
+          }
+        }
+      };
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        row[n] = int64_t(slice) * kRows + local_row + n;
+        lives[n] = row[n] < p.batch && unit_lives;
+        if (row[n] >= p.batch) row[n] = 0;  // computed like row 0, and stored nowhere
+        first_valid[n] = p.mask == nullptr ? 0 : p.first_valid[row[n]];
+        const int64_t state = row[n] * hidden + unit;
+        const auto read = [&](const void* gradient) {
+          return gradient != nullptr && unit_lives
+                     ? ToAccumulator(static_cast<const T*>(gradient)[state])
+                     : 0.f;
+        };
+        dh[n] = read(p.grad_final_h);
+        dc[n] = read(p.grad_final_c);
+        passed[n] = 0;
+        c[n] =
+            unit_lives ? __ldg(p.cell + ((p.steps - 1) * p.batch + row[n]) * hidden + unit) : 0.f;
+      }
+      load_step(p.steps - 1, now);
+      ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
+
+      for (int step = p.steps - 1; step >= 0; --step) {
+        BackwardInput next[kTiles];
+        load_step(step > 0 ? step - 1 : 0, next);
+        if (step + 1 < p.steps) {
+          collect(dh);
+#pragma unroll
+          for (int n = 0; n < kTiles; ++n) dh[n] += passed[n];
+        }
+        uint32_t i_f[kTiles], g_o[kTiles];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          const BackwardInput& in = now[n];
+          if (in.output_is_h) dh[n] += FromBits<T>(in.grad_output);
+          passed[n] = dh[n];
+          i_f[n] = g_o[n] = 0;
+          if (in.valid) {
+            const float i = FromBits<T>(in.gates[0]), f = FromBits<T>(in.gates[1]),
+                        g = FromBits<T>(in.gates[2]), o = FromBits<T>(in.gates[3]);
+            const float tanh_c = FastTanh(c[n]);
+            const float d = dc[n] + dh[n] * o * (1.f - tanh_c * tanh_c);
+            const float di = d * g * i * (1.f - i), df = d * in.previous_c * f * (1.f - f);
+            const float dg = d * i * (1.f - g * g), dout = dh[n] * tanh_c * o * (1.f - o);
+            dc[n] = d * f;
+            passed[n] = 0;
+            i_f[n] = uint32_t(ToBits<T>(di)) | uint32_t(ToBits<T>(df)) << 16;
+            g_o[n] = uint32_t(ToBits<T>(dg)) | uint32_t(ToBits<T>(dout)) << 16;
+          }
+        }
+        const int number = (lane >> 2 & 1) * 2 + (lane >> 3 & 1);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          *reinterpret_cast<uint64_t*>(gates_stage + (local_row + n) * C::kGatesPitch +
+                                       number * 32 + (local_unit & ~3) * 2) =
+              TransposeGates(i_f[n], g_o[n], lane);
+        }
+        if (step > 0 || ends_with_h) {
+          publish(i_f, g_o);
+        } else {
+          ptx::NamedBarrier(1, C::kConsumers);
+        }
+
+        // Nobody waits for what follows. The stage is written again behind the next step's barrier.
+        const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+        const int64_t first_row = int64_t(slice) * kRows;
+        StoreGates<C, kRows>(gates_stage, p.grad_gates, tile * kTileUnits + quarter * kGridUnits,
+                             hidden, p.batch - first_row, [&](int at) {
+                               return (first_row + at) * p.batch_stride + time * p.step_stride;
+                             });
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          c[n] = now[n].previous_c;
+          now[n] = next[n];
+        }
+      }
+      if (ends_with_h) collect(dh);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        if (!lives[n]) continue;
+        const int64_t state = row[n] * hidden + unit;
+        if (ends_with_h) {
+          static_cast<T*>(p.grad_initial_h)[state] = FromAccumulator<T>(dh[n] + passed[n]);
+        }
+        if (p.grad_initial_c != nullptr) {
+          static_cast<T*>(p.grad_initial_c)[state] = FromAccumulator<T>(dc[n]);
+        }
+      }
+    }
+  }
+  ptx::ClusterSync();  // no block ends while copies of the other may come in
+}
+
+}  // namespace tfl::cuda::grid
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_BACKWARD_CUH_

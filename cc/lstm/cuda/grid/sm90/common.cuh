@@ -1,0 +1,191 @@
+// What the grid's forward and backward kernels share.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_COMMON_CUH_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_COMMON_CUH_
+
+#include "cc/lstm/cuda/grid/plan.h"
+#include "cc/lstm/cuda/grid/sm90/kernels.h"
+#include "cc/lstm/cuda/grid/sm90/ptx.cuh"
+#include "cc/lstm/cuda/scalar.cuh"
+
+namespace tfl::cuda::grid {
+
+template <int kHidden, int kRows>
+struct Config {
+  static constexpr int kBlocks = kHidden / kGridUnits;
+  static constexpr int kChunks = kHidden / kGridChunkUnits;
+  static constexpr int kChunkBytes = kGridChunkUnits * kRows * 2;
+  static constexpr int kBufferBytes = kHidden * kRows * 2;
+  static constexpr int kHalfSteps = kHidden / 16 / 2;  // products of 16 in k, for each warpgroup
+  static constexpr int kTiles = kRows / 16;            // of 8 rows, that a warpgroup finishes
+  static constexpr int kStagingPitch = 144;            // bytes of staged weights a row, forward
+  static constexpr int kBackwardPitch = kHidden * 2 + 16;  // and backward
+  // Offsets of, and bytes a row in, the staging of results behind the buffers and half sums.
+  static constexpr int kHalfSums = 2 * kBufferBytes;
+  static constexpr int kStage = kHalfSums + kRows * 256;
+  static constexpr int kGatesPitch = 144;
+  static constexpr int kCellPitch = 80;
+  static constexpr int kHiddenPitch = 48;
+  static constexpr int kConsumers = 256;
+  static constexpr int kThreads = kConsumers + 128;
+  static_assert(kChunks % 2 == 0);
+  static_assert(kRows == 16 || kRows == 32);
+};
+
+template <typename T>
+__device__ __forceinline__ uint16_t ToBits(float value);
+template <>
+__device__ __forceinline__ uint16_t ToBits<__nv_bfloat16>(float value) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+template <>
+__device__ __forceinline__ uint16_t ToBits<__half>(float value) {
+  return __half_as_ushort(__float2half_rn(value));
+}
+
+// Within 2e-7, far below the 16-bit types' rounding. The products of infinity are as they should
+// be.
+__device__ __forceinline__ float FastSigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
+__device__ __forceinline__ float FastTanh(float x) {
+  return 1.f - __fdividef(2.f, 1.f + __expf(2.f * x));
+}
+
+// The lanes that differ in bits 2 and 3 hold one value each of 4 neighbouring units: all get all.
+__device__ __forceinline__ uint64_t GatherUnits(uint32_t bits, int lane) {
+  const uint32_t odd = __shfl_xor_sync(~0u, bits, 4);
+  const uint32_t pair = lane & 4 ? (odd | bits << 16) : (bits | odd << 16);
+  const uint32_t other = __shfl_xor_sync(~0u, pair, 8);
+  const uint32_t low = lane & 8 ? other : pair, high = lane & 8 ? pair : other;
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+// They hold four gates each: each gets one gate, number 2 (bit 2) + (bit 3), of all 4 units.
+__device__ __forceinline__ uint64_t TransposeGates(uint32_t i_f, uint32_t g_o, int lane) {
+  const bool bit2 = lane & 4, bit3 = lane & 8;
+  const uint32_t mine = bit2 ? g_o : i_f;
+  const uint32_t theirs = __shfl_xor_sync(~0u, bit2 ? i_f : g_o, 4);
+  const uint32_t even = bit2 ? theirs : mine, odd = bit2 ? mine : theirs;
+  const uint32_t first = __byte_perm(even, odd, 0x5410), second = __byte_perm(even, odd, 0x7632);
+  const uint32_t kept = bit3 ? second : first;
+  const uint32_t came = __shfl_xor_sync(~0u, bit3 ? first : second, 8);
+  const uint32_t low = bit3 ? came : kept, high = bit3 ? kept : came;
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+// 8 weights in a row, from element `at`, as bits of T.
+template <typename T>
+__device__ __forceinline__ uint4 LoadWeights(const void* weights, bool wide, size_t at) {
+  if (!wide) return __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(weights) + at));
+  const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(weights) + at);
+  const float4 a = __ldg(from), b = __ldg(from + 1);
+  const auto pack = [](float low, float high) {
+    return uint32_t(ToBits<T>(low)) | uint32_t(ToBits<T>(high)) << 16;
+  };
+  return make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+}
+
+// The third warpgroup: waits for each of `count` publications of the block's chunks, from chunk
+// `first_chunk` on, and copies it into both blocks of the cluster. Each chunk has `publishers`
+// blocks; exchange_bytes is the size of one of the two buffers in global memory.
+template <typename C>
+__device__ __forceinline__ void Produce(uint32_t count, uint32_t publishers, int first_chunk,
+                                        const unsigned char* exchange, int exchange_bytes,
+                                        const uint32_t* counters, uint32_t buffers,
+                                        uint32_t barriers) {
+  const int chunk = (threadIdx.x - C::kConsumers) / 32 * kGridClusterBlocks + ptx::ClusterRank();
+  if (threadIdx.x % 32 != 0 || chunk >= C::kChunks) return;
+  const uint32_t* counter = counters + (first_chunk + chunk) * kGridCounterPitch;
+  const unsigned char* from = exchange + (first_chunk + chunk) * C::kChunkBytes;
+  for (uint32_t number = 0; number < count; ++number) {
+    while (ptx::LoadAcquire(counter) < publishers * (number + 1)) {
+    }
+    ptx::FenceAsyncGlobal();
+    const uint32_t buffer = number & 1;
+    ptx::BulkCopyMulticast(buffers + buffer * C::kBufferBytes + chunk * C::kChunkBytes,
+                           from + buffer * exchange_bytes, C::kChunkBytes,
+                           barriers + 8 * (buffer * C::kChunks + chunk), 3);
+  }
+}
+
+// d += the block's weights times the buffer that publication number `number` fills, over this
+// warpgroup's half of the chunks, each as soon as it is there.
+template <typename T, int kRows, typename C>
+__device__ __forceinline__ void Multiply(float* d, const uint32_t (*weights)[4], uint32_t number,
+                                         int warpgroup, uint32_t buffers, uint32_t barriers) {
+  const uint32_t buffer = number & 1, parity = number >> 1 & 1;
+#pragma unroll
+  for (int i = 0; i < C::kChunks / 2; ++i) {
+    const int chunk = warpgroup * (C::kChunks / 2) + i;
+    ptx::BarrierWait(barriers + 8 * (buffer * C::kChunks + chunk), parity);
+    ptx::MmaFence();
+#pragma unroll
+    for (int k = 0; k < kGridChunkUnits / 16; ++k) {
+      const uint32_t at =
+          buffers + buffer * C::kBufferBytes + chunk * C::kChunkBytes + k * (kRows * 32);
+      ptx::Mma<T, kRows>::Run(d, weights[i * (kGridChunkUnits / 16) + k],
+                              ptx::MmaDescriptor(at, kRows * 16, 128));
+    }
+    ptx::MmaCommit();
+  }
+  ptx::MmaWaitAll();
+}
+
+// Each warpgroup summed over half of k for all rows. Leaves the whole sums of its half of the rows
+// in d[0 .. 4 kTiles), and makes the buffer's barriers ready for its next filling.
+template <typename C>
+__device__ __forceinline__ void AddHalves(float* d, float* half_sums, uint32_t number,
+                                          int warpgroup, uint32_t barriers) {
+  const int thread = threadIdx.x % 128;
+#pragma unroll
+  for (int i = 0; i < 4 * C::kTiles; ++i) {
+    half_sums[(warpgroup * 4 * C::kTiles + i) * 128 + thread] =
+        warpgroup == 1 ? d[i] : d[4 * C::kTiles + i];
+  }
+  ptx::NamedBarrier(1, C::kConsumers);
+  if (threadIdx.x < C::kChunks) {
+    ptx::BarrierExpect(barriers + 8 * ((number & 1) * C::kChunks + threadIdx.x), C::kChunkBytes);
+  }
+#pragma unroll
+  for (int i = 0; i < 4 * C::kTiles; ++i) {
+    d[i] = (warpgroup == 1 ? d[4 * C::kTiles + i] : d[i]) +
+           half_sums[((1 - warpgroup) * 4 * C::kTiles + i) * 128 + thread];
+  }
+}
+
+// Stores the 4 gates of 16 units of every row from `stage` (rows of kGatesPitch) to a tensor
+// [rows, 4 hidden] whose row r lies at element row_at(r); rows from `rows` on are left out.
+template <typename C, int kRows, typename RowAt>
+__device__ __forceinline__ void StoreGates(const unsigned char* stage, uint16_t* to, int first_unit,
+                                           int hidden, int64_t rows, RowAt&& row_at) {
+  const int row = threadIdx.x / 8, gate = threadIdx.x / 2 % 4, half = threadIdx.x % 2;
+  const int unit = first_unit + half * 8;
+  if (row >= kRows || row >= rows || unit >= hidden) return;
+  *reinterpret_cast<uint4*>(to + row_at(row) * 4 * hidden + gate * hidden + unit) =
+      *reinterpret_cast<const uint4*>(stage + row * C::kGatesPitch + gate * 32 + half * 16);
+}
+
+// Thread 0 of every block, before its first ClusterSync.
+template <typename C>
+__device__ __forceinline__ void InitBarriers(uint32_t barriers) {
+  for (int i = 0; i < 2 * C::kChunks; ++i) ptx::BarrierInit(barriers + 8 * i, 1);
+  ptx::FenceBarrierInit();
+  for (int i = 0; i < 2 * C::kChunks; ++i) ptx::BarrierExpect(barriers + 8 * i, C::kChunkBytes);
+}
+
+// The number of slices that a group computes.
+__device__ __forceinline__ uint32_t SlicesOf(int group, int slices, int groups) {
+  return (slices - group + groups - 1) / groups;
+}
+
+}  // namespace tfl::cuda::grid
+
+// Picks the instantiation of KERNEL<TYPE, padded hidden size, rows> that the plan names.
+#define TFL_GRID_CHOOSE(KERNEL, TYPE, PLAN)                                           \
+  ((PLAN).padded_hidden == 512                                                        \
+       ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 512, PLAN)                                \
+       : ((PLAN).padded_hidden == 768 ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 768, PLAN) \
+                                      : TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 1024, PLAN)))
+#define TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, HIDDEN, PLAN)                              \
+  ((PLAN).rows == 16 ? reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, 16>) \
+                     : reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, 32>))
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_COMMON_CUH_

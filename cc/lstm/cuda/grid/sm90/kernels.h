@@ -1,0 +1,94 @@
+// The kernels behind GridForward and GridBackward.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_KERNELS_H_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cc/lstm/cuda/grid/plan.h"
+#include "cc/lstm/lstm.h"
+
+namespace tfl::cuda {
+
+// Counters of a group: one a chunk (at most 32) and, backward, one a block (at most 64).
+constexpr int kGridCounters = 96;
+constexpr int kGridCounterPitch = 32;  // uint32: each counter has a cache line of its own
+
+// In both: 16-bit tensors are passed as bits, those whose type varies as void. Counters are
+// [groups][kGridCounters][kGridCounterPitch] zeros. Strides count rows of x, mask and sequences.
+struct GridForwardParams {
+  const float* projection;  // [rows, 4 hidden]
+  const void* recurrent_kernel;
+  const void* bias;   // or null
+  bool wide_weights;  // weights are float32, not the 16-bit type
+  const uint16_t* initial_h;
+  const void* initial_c;
+  const uint8_t* mask;
+  uint16_t* output;
+  uint16_t* final_h;
+  void* final_c;
+  uint16_t* gates;  // the reserve (reserve.h), or null
+  float* cell;
+  uint16_t* hidden;
+  void* exchange;  // [groups][2] buffers of h
+  uint32_t* counters;
+  int64_t batch;
+  int steps;
+  int hidden_size;
+  int slices;
+  int groups;
+  int64_t batch_stride;
+  int64_t step_stride;
+  bool go_backwards;
+  bool return_sequences;
+  bool zero_output_for_mask;
+};
+
+struct GridBackwardParams {
+  const void* recurrent_kernel;
+  bool wide_weights;
+  const void* initial_c;
+  const uint8_t* mask;
+  const int64_t* first_valid;  // [batch], with mask
+  const uint16_t* gates;       // the reserve
+  const float* cell;
+  const void* grad_output;  // or null
+  const void* grad_final_h;
+  const void* grad_final_c;
+  uint16_t* grad_gates;  // [rows, 4 hidden]
+  void* grad_initial_h;  // or null
+  void* grad_initial_c;
+  void* exchange;  // [groups][2] buffers of gate gradients
+  void* partials;  // [groups][2] buffers of partial sums of the gradient of h
+  uint32_t* counters;
+  int64_t batch;
+  int steps;
+  int hidden_size;
+  int slices;
+  int groups;
+  int64_t batch_stride;
+  int64_t step_stride;
+  bool go_backwards;
+  bool return_sequences;
+  bool zero_output_for_mask;
+};
+
+enum class GridDirection { kForward, kBackward };
+
+// How many blocks of the plan's kernel the device holds at once.
+tfl_status GridResidentBlocks(const GridPlan& plan, GridDirection direction, tfl_dtype dtype,
+                              int device, int* blocks);
+// params is GridForwardParams or GridBackwardParams.
+tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype dtype, void* params,
+                      cudaStream_t stream);
+
+// The kernels themselves; one file for each type and direction.
+const void* GridForwardKernelFloat16(const GridPlan& plan);
+const void* GridForwardKernelBfloat16(const GridPlan& plan);
+const void* GridBackwardKernelFloat16(const GridPlan& plan);
+const void* GridBackwardKernelBfloat16(const GridPlan& plan);
+
+}  // namespace tfl::cuda
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_KERNELS_H_
