@@ -115,7 +115,11 @@ def _load() -> ModuleType:
     try:
         return tf.load_op_library(path)
     except tf.errors.NotFoundError as error:  # what TensorFlow makes of a dlopen that failed
-        raise ImportError(_mismatch_message(info, f": {error.message}")) from error
+        if "undefined symbol" in error.message:
+            raise ImportError(_mismatch_message(info, f": {error.message}")) from error
+        raise ImportError(
+            f"tf_fused_lstm {info.version}'s op library {path} cannot be loaded: {error.message}"
+        ) from error
 
 
 @functools.cache

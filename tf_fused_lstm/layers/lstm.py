@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite, ops
 
 
-@keras.saving.register_keras_serializable(package="tf_fused_lstm")
+@keras.saving.register_keras_serializable(package="tf_fused_lstm", name="FusedLSTM")
 class FusedLSTM(keras.layers.LSTM):
     """`keras.layers.LSTM` with the whole loop over time in one op, forward and backward.
 
@@ -254,3 +254,9 @@ class FusedLSTM(keras.layers.LSTM):
                 f"sequences of shape {tuple(x.shape)} say, got {tuple(mask.shape)}"
             )
         return mask
+
+
+# Keras names a layer, and its group in a weight file, after its class's __name__: with Keras's own
+# name, weight files of models with keras.layers.LSTM load into the same models with FusedLSTM, and
+# the other way round. Saved configurations use the registered name.
+FusedLSTM.__name__ = keras.layers.LSTM.__name__

@@ -1,0 +1,154 @@
+"""Numbers: precision policies, odd sizes, saturation, determinism."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_pairs import LIMITS, MASK, assert_close, assert_same, inputs, pair
+from processes import output_of
+
+import tf_fused_lstm as tfl
+
+X = inputs()
+NARROW = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("policy", NARROW)
+def test_c3_mixed_precision(policy, stateful):
+    dtype = NARROW[policy]
+    keras.config.set_dtype_policy(policy)
+    stock, fused = pair(stateful=stateful, return_sequences=True, return_state=True)
+    for _ in range(2):
+        got = assert_same(stock, fused, tf.cast(X, dtype), dtype=dtype, mask=MASK)
+    assert fused.fused_reason is None
+    assert all(v.dtype == dtype for v in got)
+    assert all(v.dtype == "float32" for v in fused.weights)
+    if stateful:
+        assert all(v.dtype == "float32" for v in fused.states)
+
+
+@pytest.mark.parametrize("policy", NARROW)
+def test_c3_weights_are_not_cast_around_the_op(policy):
+    layer = tfl.FusedLSTM(4, dtype=policy)
+    layer(X)
+    graph = tf.function(layer).get_concrete_function(tf.TensorSpec([3, 5, 2], layer.compute_dtype))
+    assert "Cast" not in {op.type for op in graph.graph.get_operations()}
+
+
+@pytest.mark.parametrize(("policy", "limit"), [("mixed_float16", 5e-3), ("mixed_bfloat16", 3e-2)])
+def test_c3_long_sequence_stays_near_float32(policy, limit):
+    x = inputs(shape=(2, 2000, 8))
+    wide = tfl.FusedLSTM(32)
+    narrow = tfl.FusedLSTM(32, dtype=policy)
+    wide.build(x.shape)
+    narrow.build(x.shape)
+    narrow.set_weights(wide.get_weights())
+    error = np.abs(narrow(x).numpy().astype(np.float32) - wide(x).numpy())
+    assert error.max() <= limit
+
+
+@pytest.mark.parametrize("policy", NARROW)
+def test_c3_fit_under_mixed_precision(policy):
+    keras.config.set_dtype_policy(policy)
+    model = keras.Sequential(
+        [keras.Input((5, 2)), tfl.FusedLSTM(4), keras.layers.Dense(1, dtype="float32")]
+    )
+    model.compile("adam", "mse")
+    history = model.fit(X, np.ones((3, 1)), epochs=3, verbose=0)
+    assert np.all(np.isfinite(history.history["loss"]))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_c4_pure_types(dtype):
+    arguments = {}
+    if dtype != "float64":
+        arguments = {"recurrent_initializer": "glorot_uniform"}
+    stock, fused = pair(dtype=dtype, return_sequences=True, return_state=True, **arguments)
+    got = assert_same(stock, fused, inputs(dtype=dtype), dtype=dtype, mask=MASK)
+    assert all(v.dtype == dtype for v in got)
+    assert fused.fused_reason is None
+
+
+@pytest.mark.parametrize("units", [1, 3, 7, 17, 33, 65, 129])
+@pytest.mark.parametrize(("batch", "steps", "features"), [(1, 1, 5), (2, 2, 13), (11, 9, 1)])
+def test_c6_odd_sizes(units, batch, steps, features):
+    shape = (batch, steps, features)
+    stock, fused = pair(shape, units, dtype="float64", return_sequences=True)
+    assert_same(stock, fused, inputs(shape=shape, dtype="float64"), dtype="float64")
+
+
+@pytest.mark.parametrize("huge", ["inputs", "weights"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_c7_saturation(huge, dtype):
+    stock, fused = pair(dtype=dtype, return_sequences=True)
+    x = inputs(dtype=dtype)
+    if huge == "inputs":
+        x = x * 1e30
+    else:
+        for layer in (stock, fused):
+            layer.set_weights([100 * w for w in layer.get_weights()])
+    assert_same(stock, fused, x, dtype=dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = fused(x)
+    assert np.all(np.isfinite(y)) and np.all(np.isfinite(tape.gradient(y, x)))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_c7_non_finite_inputs_stay_in_their_row(value):
+    _, fused = pair(return_sequences=True)
+    x = X.numpy()
+    wanted = fused(x).numpy()
+    x[1, 2] = value
+    got = fused(x).numpy()
+    np.testing.assert_array_equal(got[[0, 2]], wanted[[0, 2]])
+    np.testing.assert_array_equal(got[1, :2], wanted[1, :2])
+
+
+TRAIN = """
+import keras, numpy as np, tensorflow as tf
+import tf_fused_lstm as tfl
+tf.config.threading.set_intra_op_parallelism_threads({threads})
+tf.config.experimental.enable_op_determinism()
+keras.utils.set_random_seed(5)
+model = keras.Sequential([
+    keras.Input((5, 2)),
+    tfl.FusedLSTM(4, dropout=0.2, return_sequences=True),
+    tfl.FusedLSTM(4, dropout=0.2, recurrent_dropout=0.2),
+    keras.layers.Dense(1),
+])
+model.compile("adam", "mse")
+x = np.linspace(-1, 1, 30, dtype=np.float32).reshape(3, 5, 2)
+print(model.fit(x, np.ones((3, 1)), epochs=3, verbose=0).history["loss"])
+"""
+
+
+def test_c9_equal_from_run_to_run():
+    """Three epochs in fresh processes, with operation determinism, whatever the threads."""
+    histories = [output_of(TRAIN.format(threads=threads)) for threads in (1, 2, 8)]
+    assert histories[0].startswith("[") and len(set(histories)) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_c9_equal_from_call_to_call(dtype):
+    _, fused = pair((20, 30, 40), 70, dtype=dtype, recurrent_initializer="glorot_uniform")
+    x = inputs(shape=(20, 30, 40), dtype=dtype)
+
+    def run():
+        with tf.GradientTape() as tape:
+            y = fused(x)
+        return [y, *tape.gradient(y, [v.value for v in fused.trainable_variables])]
+
+    first = run()
+    for _ in range(10):
+        for got, wanted in zip(run(), first, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_gradient_limits_are_tight_enough_to_fail():
+    """The comparison itself: a weight moved by one part in a thousand is found."""
+    stock, fused = pair()
+    fused.set_weights([w * 1.001 for w in fused.get_weights()])
+    with pytest.raises(AssertionError):
+        assert_close(fused(X), stock(X), LIMITS["float32"][0])

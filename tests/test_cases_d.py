@@ -1,0 +1,241 @@
+"""Weights, configurations and models that are saved and loaded."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_pairs import MASK, assert_close, inputs, pair, randomise, wrapped_pair
+from processes import output_of, run_python
+
+import tf_fused_lstm as tfl
+
+X = inputs()
+
+
+def sequential(layer, **entry):
+    return keras.Sequential([keras.Input((5, 2), **entry), layer])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("direction", ["to_fused", "from_fused"])
+def test_d1_weights_are_interchangeable(tmp_path, direction, bidirectional):
+    wrap = keras.layers.Bidirectional if bidirectional else (lambda layer: layer)
+    stock, fused = (sequential(wrap(kind(4))) for kind in (keras.layers.LSTM, tfl.FusedLSTM))
+    randomise(stock)
+    randomise(fused, seed=1)
+    source, target = (stock, fused) if direction == "to_fused" else (fused, stock)
+    assert [w.name for w in source.weights] == [w.name for w in target.weights]
+    assert [tuple(w.shape) for w in source.weights] == [tuple(w.shape) for w in target.weights]
+    path = str(tmp_path / "model.weights.h5")
+    source.save_weights(path)
+    target.load_weights(path)
+    assert_close(target(X), source(X))
+    target.set_weights([w + 1 for w in source.get_weights()])
+    source.set_weights(target.get_weights())
+    assert_close(target(X), source(X))
+
+
+def test_d1_a_stock_model_becomes_a_fused_one(tmp_path):
+    """By clone_model, after loading a file that knows nothing of us."""
+    stock = keras.Sequential(
+        [keras.Input((5, 2)), keras.layers.LSTM(4, return_sequences=True), keras.layers.LSTM(3)]
+    )
+    stock.save(tmp_path / "stock.keras")
+
+    def fuse(layer):
+        if type(layer) is keras.layers.LSTM:
+            return tfl.FusedLSTM.from_config(layer.get_config())
+        return type(layer).from_config(layer.get_config())
+
+    loaded = keras.models.load_model(tmp_path / "stock.keras")
+    fused = keras.models.clone_model(loaded, clone_function=fuse)
+    fused.set_weights(loaded.get_weights())
+    assert all(type(layer) is tfl.FusedLSTM for layer in fused.layers)
+    assert_close(fused(X), stock(X))
+
+
+def test_d1_names_and_shapes():
+    _, layer = pair()
+    assert [(w.name, tuple(w.shape)) for w in layer.weights] == [
+        ("kernel", (2, 16)), ("recurrent_kernel", (4, 16)), ("bias", (16,)),
+    ]  # fmt: skip
+
+
+EVERY_ARGUMENT = {
+    "activation": "relu", "recurrent_activation": "hard_sigmoid", "use_bias": False,
+    "kernel_initializer": "he_normal", "recurrent_initializer": "he_uniform",
+    "bias_initializer": "ones", "unit_forget_bias": False, "kernel_regularizer": "l1",
+    "recurrent_regularizer": "l2", "bias_regularizer": "l1", "activity_regularizer": "l2",
+    "kernel_constraint": "max_norm", "recurrent_constraint": "unit_norm",
+    "bias_constraint": "non_neg", "dropout": 0.1, "recurrent_dropout": 0.2, "seed": 3,
+    "return_sequences": True, "return_state": True, "go_backwards": True, "stateful": True,
+    "unroll": True, "zero_output_for_mask": True, "dtype": "mixed_bfloat16", "trainable": False,
+    "name": "mine",
+}  # fmt: skip
+
+
+def test_d2_every_argument_survives_its_configuration():
+    layer = tfl.FusedLSTM(4, use_fused=False, **EVERY_ARGUMENT)
+    config = layer.get_config()
+    assert config == {**keras.layers.LSTM(4, **EVERY_ARGUMENT).get_config(), "use_fused": False}
+    assert tfl.FusedLSTM.from_config(config).get_config() == config
+    assert set(EVERY_ARGUMENT) <= set(config)
+
+
+@pytest.mark.parametrize("use_fused", ["auto", True, False])
+def test_d2_use_fused_survives_copies(use_fused):
+    wrapper = keras.layers.Bidirectional(tfl.FusedLSTM(4, use_fused=use_fused))
+    assert wrapper.forward_layer.use_fused == wrapper.backward_layer.use_fused == use_fused
+    model = sequential(tfl.FusedLSTM(4, use_fused=use_fused))
+    assert keras.models.clone_model(model).layers[0].use_fused == use_fused
+
+
+def functional_model():
+    entry = keras.Input((5, 2), name="x")
+    h, c = keras.Input((4,), name="h"), keras.Input((4,), name="c")
+    sequence, *states = tfl.FusedLSTM(4, return_sequences=True, return_state=True)(
+        keras.layers.Masking()(entry), initial_state=[h, c]
+    )
+    wrapped = keras.layers.Bidirectional(tfl.FusedLSTM(3, activation="relu"))(sequence)
+    return keras.Model([entry, h, c], [wrapped, *states])
+
+
+def test_d2_keras_file_in_a_fresh_process(tmp_path):
+    model = functional_model()
+    randomise(model)
+    arguments = [
+        np.where(MASK[..., None], X, 0),
+        inputs(2, (3, 4)).numpy(),
+        inputs(3, (3, 4)).numpy(),
+    ]
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "arguments.npz", *arguments)
+    output_of(f"""
+import keras, numpy as np, tf_fused_lstm
+model = keras.models.load_model({str(tmp_path / "model.keras")!r})
+assert sum(type(l) is tf_fused_lstm.FusedLSTM for l in model._flatten_layers()) == 3
+arguments = list(np.load({str(tmp_path / "arguments.npz")!r}).values())
+np.savez({str(tmp_path / "outputs.npz")!r}, *[v.numpy() for v in model(arguments)])
+""")
+    got = list(np.load(tmp_path / "outputs.npz").values())
+    assert_close(got, model(arguments), (0, 0))
+
+
+def exported(tmp_path, **arguments):
+    model = sequential(tfl.FusedLSTM(4, return_sequences=True, **arguments))
+    randomise(model)
+    path = str(tmp_path / "exported")
+    model.export(path, verbose=False)
+    np.save(tmp_path / "x.npy", X)
+    return model, path
+
+
+SERVE = """
+import numpy as np, tensorflow as tf
+{prepare}
+loaded = tf.saved_model.load({path!r})
+np.save({out!r}, loaded.serve(tf.constant(np.load({x!r}))).numpy())
+"""
+
+
+@pytest.mark.parametrize("prepare", ["import", "load_op_library"])
+def test_d5_saved_model_in_a_fresh_process(tmp_path, prepare):
+    model, path = exported(tmp_path)
+    prepare = {
+        "import": "import tf_fused_lstm",
+        "load_op_library": f"tf.load_op_library({tfl.get_library_path()!r})",
+    }[prepare]
+    x, out = str(tmp_path / "x.npy"), str(tmp_path / "out.npy")
+    output_of(SERVE.format(prepare=prepare, path=path, x=x, out=out))
+    assert_close(np.load(out), model(X))
+
+
+def test_d5_without_the_library(tmp_path):
+    _, path = exported(tmp_path)
+    x, out = str(tmp_path / "x.npy"), str(tmp_path / "out.npy")
+    result = run_python(SERVE.format(prepare="", path=path, x=x, out=out))
+    assert result.returncode > 0
+    assert "Op type not registered 'FusedLSTM'" in result.stderr
+
+
+def test_d5_export_of_ordinary_ops_needs_no_library(tmp_path):
+    model, path = exported(tmp_path, use_fused=False)
+    x, out = str(tmp_path / "x.npy"), str(tmp_path / "out.npy")
+    output_of(SERVE.format(prepare="", path=path, x=x, out=out))
+    assert_close(np.load(out), model(X))
+
+
+def test_d6_fine_tuning_a_loaded_saved_model(tmp_path):
+    """Gradients by the input and the weights; the forward pass inside keeps its reserve."""
+    model, path = exported(tmp_path)
+    loaded = tf.saved_model.load(path)
+    variables = loaded.trainable_variables
+
+    def gradients(call, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            loss = tf.reduce_sum(call(X) ** 2)
+        return tape.gradient(loss, [X, *weights])
+
+    by_name = {v.name.split("/")[-1].split(":")[0]: v for v in variables}
+    ordered = [by_name[w.name] for w in model.weights]
+    got = gradients(loaded.serve, ordered)
+    assert_close(got, gradients(model, [w.value for w in model.weights]), (1e-5, 1e-6))
+
+
+def test_d7_stateful_export_moves_its_state_on(tmp_path):
+    results = []
+    for kind in (keras.layers.LSTM, tfl.FusedLSTM):
+        model = keras.Sequential([keras.Input(batch_shape=(3, 5, 2)), kind(4, stateful=True)])
+        randomise(model)
+        path = str(tmp_path / kind.__name__)
+        model.export(path, verbose=False)
+        loaded = tf.saved_model.load(path)
+        results.append([loaded.serve(X), loaded.serve(X)])
+    assert_close(results[1], results[0])
+    assert not np.allclose(results[1][0], results[1][1])
+
+
+def test_d7_stateful_keras_file(tmp_path):
+    model = keras.Sequential([keras.Input(batch_shape=(3, 5, 2)), tfl.FusedLSTM(4, stateful=True)])
+    first = model(X)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(loaded(X), first)  # as with Keras's layer, the file holds no states
+
+
+def test_d8_switch_gives_a_graph_of_ordinary_ops():
+    stock, fused = wrapped_pair(keras.layers.Bidirectional)
+    ordinary = keras.layers.Bidirectional(tfl.FusedLSTM(4, use_fused=False))
+    ordinary.build((3, 5, 2))
+    ordinary.set_weights(fused.get_weights())
+
+    def types(layer):
+        graph = tf.function(layer).get_concrete_function(tf.TensorSpec([None, 5, 2])).graph
+        return sorted({op.type for op in graph.get_operations()})
+
+    assert types(ordinary) == types(stock)
+    assert_close(ordinary(X), stock(X))
+
+
+def test_d8_tflite(tmp_path):
+    model = keras.Sequential(
+        [keras.Input((5, 2), batch_size=3), tfl.FusedLSTM(4, use_fused=False, unroll=True)]
+    )
+    function = tf.function(model).get_concrete_function(tf.TensorSpec([3, 5, 2]))
+    content = tf.lite.TFLiteConverter.from_concrete_functions([function], model).convert()
+    interpreter = tf.lite.Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], X.numpy())
+    interpreter.invoke()
+    got = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    assert_close(got, model(X), (1e-4, 1e-5))
+
+
+def test_d9_loaded_graph_still_holds_the_op(tmp_path):
+    _, path = exported(tmp_path)
+    loaded = tf.saved_model.load(path)
+    functions = loaded.signatures["serving_default"].graph.as_graph_def().library.function
+    nodes = [node.op for function in functions for node in function.node_def]
+    graph = loaded.signatures["serving_default"].graph
+    assert "FusedLSTM" in nodes + [op.type for op in graph.get_operations()]

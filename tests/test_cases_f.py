@@ -1,0 +1,212 @@
+"""Robustness: wrong arguments, sizes at the edges, threads, memory, log noise."""
+
+import concurrent.futures
+import gc
+import json
+from pathlib import Path
+
+import keras
+import malformed
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras_pairs import MASK, assert_close, inputs, pair
+from processes import run_python
+
+import tf_fused_lstm as tfl
+from tf_fused_lstm import _loader
+
+X = inputs()
+
+
+@pytest.fixture(scope="module")
+def malformed_results():
+    """What every wrong call raised; the process must end by itself."""
+    result = run_python(Path(malformed.__file__).read_text())
+    assert result.returncode == 0, result.stderr[-4000:]
+    return json.loads(result.stdout)
+
+
+# Of several arguments that disagree any may be named: a feature size is x's and kernel's alike.
+ALSO_NAMED = {
+    "x": ("kernel", "mask", "initial_h"),
+    "kernel": ("x", "recurrent_kernel"),
+    "recurrent_kernel": ("kernel", "bias", "initial_h"),
+}
+
+
+@pytest.mark.parametrize("how", ["eager", "traced", "run"])
+@pytest.mark.parametrize("kind", ["forward", "gradient"])
+@pytest.mark.parametrize("name", [*malformed.WRONG, *malformed.GRADIENT_WRONG])
+def test_f1_malformed_arguments_are_named(malformed_results, kind, name, how):
+    results = {
+        key: value
+        for key, value in malformed_results.items()
+        if key.startswith(f"{kind} {name} ") and key.endswith(how)
+    }
+    if kind == "forward" and name in malformed.GRADIENT_WRONG:
+        assert not results
+        return
+    wrong = {**malformed.WRONG, **malformed.GRADIENT_WRONG}[name]
+    assert len(results) == len(wrong)
+    for key, (error, message) in results.items():
+        # While tracing TensorFlow makes ValueErrors of InvalidArgumentErrors.
+        assert error in ("InvalidArgumentError", "ValueError"), f"{key}: {error} {message}"
+        assert any(n in message for n in (name, *ALSO_NAMED.get(name, ()))), f"{key}: {message}"
+        if how == "eager":
+            assert "got" in message, f"{key}: {message}"
+
+
+@pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32"),
+                                    ("float32", "float16"), ("float16", "bfloat16")])  # fmt: skip
+def test_f1_types_that_do_not_go_together(dtypes):
+    raw_ops = _loader.raw_ops()
+    x = tf.zeros((3, 5, 2), dtypes[0])
+    kernel, recurrent_kernel = tf.zeros((2, 16), dtypes[1]), tf.zeros((4, 16), dtypes[1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="kernel must be"):
+        raw_ops.fused_lstm(
+            x=x, kernel=[kernel], recurrent_kernel=[recurrent_kernel], bias=[], initial_h=[],
+            initial_c=[], mask=[],
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="kernel must be"):
+        tfl.fused_lstm(x, kernel, recurrent_kernel)
+
+
+@pytest.mark.parametrize("argument", ["kernel", "bias", "mask"])
+def test_f1_lists_of_wrong_length(argument):
+    raw_ops = _loader.raw_ops()
+    lists = {
+        "kernel": [tf.zeros((2, 16))], "recurrent_kernel": [tf.zeros((4, 16))], "bias": [],
+        "initial_h": [], "initial_c": [], "mask": [],
+    }  # fmt: skip
+    if argument == "kernel":
+        lists["kernel"] = lists["kernel"] * 2
+        lists["recurrent_kernel"] = lists["recurrent_kernel"] * 2
+    else:
+        value = tf.zeros([16]) if argument == "bias" else tf.ones((3, 5), tf.bool)
+        lists[argument] = [value, value]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
+        raw_ops.fused_lstm(x=tf.zeros((3, 5, 2)), **lists)
+
+
+def test_f1_function_names_what_is_wrong():
+    with pytest.raises(ValueError, match=r"x must be float16.*got dtype int32"):
+        tfl.fused_lstm(np.ones((3, 5, 2), np.int32), np.ones((2, 16)), np.ones((4, 16)))
+    with pytest.raises(ValueError, match=r"activation must be one of tanh.*got 'selu'"):
+        tfl.fused_lstm(X, np.ones((2, 16)), np.ones((4, 16)), activation="selu")
+    with pytest.raises(ValueError, match="initial_c must be float32, got dtype float64"):
+        tfl.fused_lstm(
+            X, np.ones((2, 16)), np.ones((4, 16)), initial_c=tf.zeros((3, 4), tf.float64)
+        )
+
+
+@pytest.mark.parametrize("shape", [(70000, 1, 2), (1, 70000, 2)])
+def test_f5_long_and_wide(shape):
+    _, layer = pair(return_sequences=True)
+    x = inputs(shape=shape)
+    output = layer(x).numpy()
+    assert np.all(np.isfinite(output))
+    if shape[0] > 1:
+        picked = [0, 65535, 65536, 69999]
+        assert_close(output[picked], layer(tf.gather(x, picked)))
+    else:
+        np.testing.assert_allclose(output[:, :20], layer(x[:, :20]), rtol=1e-5, atol=1e-6)
+        tail = layer(x[:, -200:])  # an LSTM of small weights forgets its start
+        np.testing.assert_allclose(output[:, -1], tail[:, -1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_f6_threads(layers):
+    """8 threads of 20 calls each, with mixed lengths, forward and gradient."""
+    made = [pair((2, 3, 8), 40, return_sequences=True)[1] for _ in range(layers)]
+    jobs = [(made[i % layers], inputs(i, (1 + i % 5, 1 + i % 7, 8))) for i in range(20)]
+
+    def run(job):
+        layer, x = job
+        with tf.GradientTape() as tape:
+            y = layer(x)
+        return [y, *tape.gradient(y, [v.value for v in layer.trainable_variables])]
+
+    wanted = [run(job) for job in jobs]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for results in pool.map(lambda _: [run(job) for job in jobs], range(8)):
+            assert_close(results, wanted, (1e-5, 1e-6))
+
+
+def resident_bytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_f8_memory_does_not_grow(train):
+    _, layer = pair((4, 5, 8), 32, return_sequences=True)
+
+    def call(i):
+        x = tf.zeros((4, 20 + i % 30, 8))
+        with tf.GradientTape() as tape:
+            y = layer(x)
+        if train:
+            tape.gradient(y, [v.value for v in layer.trainable_variables])
+
+    for i in range(60):
+        call(i)
+    gc.collect()
+    before = resident_bytes()
+    for i in range(300):
+        call(i)
+    gc.collect()
+    assert resident_bytes() - before < 20e6
+
+
+def test_f11_no_log_noise():
+    """fit, with masks and mixed lengths, logs no line that Keras's layer does not."""
+    source = """
+import keras, numpy as np, warnings
+import tf_fused_lstm as tfl
+warnings.simplefilter("always")
+model = keras.Sequential([
+    keras.Input((None, 2)), keras.layers.Masking(), {layer}(4), keras.layers.Dense(1),
+])
+model.compile("sgd", "mse", jit_compile=False)
+for steps in (3, 4):
+    model.fit(np.ones((4, steps, 2)), np.ones((4, 1)), verbose=0)
+"""
+    lines = []
+    for layer in ("keras.layers.LSTM", "tfl.FusedLSTM"):
+        result = run_python(source.format(layer=layer), TF_CPP_MIN_LOG_LEVEL=None)
+        assert result.returncode == 0, result.stderr
+        # without times, process numbers and addresses
+        lines.append({line.split("] ")[-1] for line in result.stderr.splitlines()})
+    assert not lines[1] - lines[0]
+
+
+def test_f_masked_training_step_equals_stock():
+    """A whole optimiser step on masked data, weights compared after it."""
+    stock, fused = pair(return_sequences=True)
+    for layer in (stock, fused):
+        optimizer = keras.optimizers.SGD(0.1)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(X, mask=MASK) ** 2)
+        optimizer.apply(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
+    assert_close(fused.get_weights(), stock.get_weights())
+
+
+@pytest.mark.gpu
+def test_f9_op_waits_for_its_inputs():
+    """Values that neighbours on the same stream produce late."""
+    with tf.device("/GPU:0"):
+        _, layer = pair((8, 50, 64), 64, return_sequences=True)
+        matrix = tf.random.stateless_normal((1500, 1500), [1, 2])
+
+        @tf.function
+        def late(x):
+            product = matrix
+            for _ in range(4):
+                product = matrix @ product / 1500.0
+            return layer(x + 0.0 * tf.reduce_mean(product))
+
+        x = tf.random.stateless_normal((8, 50, 64), [3, 4])
+        wanted = layer(x).numpy()
+        for _ in range(200):
+            np.testing.assert_array_equal(late(x), wanted)
