@@ -13,8 +13,9 @@ from tf_fused_lstm._loader import BuildInfo, build_info, get_library_path
 from tf_fused_lstm._version import __version__
 
 # isort: split
-from tf_fused_lstm import _xla
+from tf_fused_lstm import _xla, convert
 from tf_fused_lstm import gradients as _gradients  # noqa: F401  (registers them)
+from tf_fused_lstm.convert.replace import LSTMReport, replace_lstm, restore_lstm
 from tf_fused_lstm.layers import FusedLSTM
 from tf_fused_lstm.ops import FusedLSTMOutput, fused_lstm
 
@@ -24,8 +25,12 @@ __all__ = [
     "BuildInfo",
     "FusedLSTM",
     "FusedLSTMOutput",
+    "LSTMReport",
     "__version__",
     "build_info",
+    "convert",
     "fused_lstm",
     "get_library_path",
+    "replace_lstm",
+    "restore_lstm",
 ]
