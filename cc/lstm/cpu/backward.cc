@@ -158,52 +158,25 @@ class BackwardPass {
     }
   }
 
-  HWY_INLINE void StepTile(int64_t step, int64_t panel, int64_t tile) {
-    const int64_t row = tiles_.Begin(tile);
-    const int64_t vectors =
-        std::min<int64_t>(4, (plan_.hidden_padded - panel * PanelWidth<T>()) / Width<T>());
-    WithConstant<kTileRows>(static_cast<int>(tiles_.Begin(tile + 1) - row), [&](auto rows) {
-      WithConstant<4>(static_cast<int>(vectors), [&](auto columns) {
-        StepTileRows<rows.value, columns.value>(step, panel, row);
-      });
-    });
-  }
-
-  // dh before step + 1, then step itself, for some rows and a panel of units.
-  template <int kRows, int kVectors>
-  HWY_NOINLINE void StepTileRows(int64_t step, int64_t panel, int64_t row) {
-    using V = hn::Vec<Tag<T>>;
-    const Tag<T> d;
-    constexpr int64_t kWidth = Width<T>();
-    const int64_t padded = plan_.hidden_padded;
-    V acc[kRows][kVectors];
-    TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      TFL_UNROLL
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(d);
+  // dh before step + 1, then step itself, for the rows of a tile and a panel of units.
+  void StepTile(int64_t step, int64_t panel, int64_t tile_index) {
+    const int64_t padded = plan_.hidden_padded, depth = 4 * padded;
+    const int64_t row = tiles_.Begin(tile_index), unit = panel * PanelWidth<T>();
+    const int rows = static_cast<int>(tiles_.Begin(tile_index + 1) - row);
+    const int vectors = static_cast<int>(std::min<int64_t>(4, (padded - unit) / Width<T>()));
+    alignas(64) T dh[kTileRows][PanelWidth<T>()];
+    Tile<T> tile;
+    tile.panel = recurrent_ + panel * depth * PanelWidth<T>();
+    tile.depth = step + 1 < spec_.steps ? depth : 0;
+    for (int r = 0; r < rows; ++r) {
+      if (tile.depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * depth;
+      tile.to[r] = dh[r];
     }
-    if (step + 1 < spec_.steps) {
-      const T* a[kRows];
-      TFL_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * 4 * padded;
-      }
-      const int64_t depth = 4 * padded;
-      MultiplyTile<kRows, kVectors>(d, a, 1, recurrent_ + panel * depth * PanelWidth<T>(), depth,
-                                    acc);
-    }
-    alignas(64) T products[kRows * kVectors * kWidth];
-    TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      TFL_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        hn::Store(acc[r][v], d, products + (r * kVectors + v) * kWidth);
-      }
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        StepVector(step, row + r, panel * PanelWidth<T>() + v * kWidth,
-                   hn::Load(d, products + (r * kVectors + v) * kWidth));
+    WithConstant<4>(vectors, [&](auto constant) { RunTileRows<constant.value>(tile, rows); });
+    for (int r = 0; r < rows; ++r) {
+      for (int v = 0; v < vectors; ++v) {
+        const int64_t offset = v * Width<T>();
+        StepVector(step, row + r, unit + offset, hn::Load(Tag<T>(), dh[r] + offset));
       }
     }
   }

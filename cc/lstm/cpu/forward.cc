@@ -204,69 +204,65 @@ class ForwardPass {
   T* StepCell(int64_t step) const { return cell_ + (spec_.training ? step : 0) * state_; }
 
   // One step for the rows of a tile and the units of a panel.
-  HWY_INLINE void StepTile(int64_t begin, int64_t step, int64_t panel, int64_t tile) {
-    const int64_t row = tiles_.Begin(tile);
-    WithConstant<kTileRows>(static_cast<int>(tiles_.Begin(tile + 1) - row),
-                            [&](auto rows) { StepTileRows<rows.value>(begin, step, panel, row); });
-  }
-
-  template <int kRows>
-  HWY_NOINLINE void StepTileRows(int64_t begin, int64_t step, int64_t panel, int64_t row) {
-    using V = hn::Vec<Tag<T>>;
-    const Tag<T> d;
-    constexpr int64_t kWidth = Width<T>();
+  void StepTile(int64_t begin, int64_t step, int64_t panel, int64_t tile_index) {
     const int64_t padded = plan_.hidden_padded, hidden = spec_.hidden_size;
-    const int64_t unit = panel * kWidth;
+    const int64_t row = tiles_.Begin(tile_index), unit = panel * Width<T>();
+    const int rows = static_cast<int>(tiles_.Begin(tile_index + 1) - row);
     T* gates = StepGates(begin, step) + row * 4 * padded + unit;
     const T* hidden_before = StepHidden(step) + row * padded;
-    const T* a[kRows];
-    V acc[kRows][4];
-    TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      a[r] = hidden_before + r * padded;
-      TFL_UNROLL
-      for (int g = 0; g < 4; ++g) acc[r][g] = hn::LoadU(d, gates + (r * 4 + g) * padded);
+    alignas(64) T z[kTileRows][4 * Width<T>()];
+    Tile<T> tile;
+    tile.panel = recurrent_ + panel * hidden * PanelWidth<T>();
+    tile.depth = hidden;
+    tile.from_stride = padded;
+    for (int r = 0; r < rows; ++r) {
+      tile.a[r] = hidden_before + r * padded;
+      tile.from[r] = gates + r * 4 * padded;
+      tile.to[r] = z[r];
     }
-    MultiplyTile<kRows, 4>(d, a, 1, recurrent_ + panel * hidden * PanelWidth<T>(), hidden, acc);
+    RunTileRows<4>(tile, rows);
+    for (int r = 0; r < rows; ++r) StepVector(step, row + r, unit, z[r], gates + r * 4 * padded);
+  }
 
-    const T* cell_before = StepCell(step) + row * padded + unit;
-    T* cell_after = StepCell(step + 1) + row * padded + unit;
-    T* hidden_after = StepHidden(step + 1) + row * padded + unit;
-    const bool last = step + 1 == spec_.steps;
+  // The pointwise part for one row and the units of a panel.
+  HWY_INLINE void StepVector(int64_t step, int64_t row, int64_t unit, const T* z, T* gates_kept) {
+    using V = hn::Vec<Tag<T>>;
+    const Tag<T> d;
+    const int64_t hidden = spec_.hidden_size, at = row * plan_.hidden_padded + unit;
+    V gates[4];
     TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const V c_before = hn::LoadU(d, cell_before + r * padded);
-      V c = c_before;
-      V h;
-      cell_policy_.Forward(d, acc[r], c, h);
-      V output = h;
-      if (HWY_UNLIKELY(!mask_.Valid(step, row + r))) {
-        c = c_before;
-        h = hn::LoadU(d, hidden_before + r * padded + unit);
-        const bool zero = spec_.zero_output_for_mask || step < first_valid_[row + r];
-        output = zero ? hn::Zero(d) : h;
-      }
-      hn::StoreU(c, d, cell_after + r * padded);
-      hn::StoreU(h, d, hidden_after + r * padded);
-      if (spec_.training) {
-        TFL_UNROLL
-        for (int g = 0; g < 4; ++g) hn::StoreU(acc[r][g], d, gates + (r * 4 + g) * padded);
-      }
-      const int64_t valid = hidden - unit;
-      if (spec_.return_sequences) {
-        StorePart(d, output, spec_.dtype,
-                  At(outputs_.output, spec_.dtype, output_rows_.Start(step, row + r) + unit),
-                  valid);
-      }
-      if (last) {
-        const int64_t at = (row + r) * hidden + unit;
-        if (!spec_.return_sequences) {
-          StorePart(d, output, spec_.dtype, At(outputs_.output, spec_.dtype, at), valid);
-        }
-        StorePart(d, h, spec_.dtype, At(outputs_.final_h, spec_.dtype, at), valid);
-        StorePart(d, c, spec_.dtype, At(outputs_.final_c, spec_.dtype, at), valid);
+    for (int g = 0; g < 4; ++g) gates[g] = hn::Load(d, z + g * Width<T>());
+    const V c_before = hn::LoadU(d, StepCell(step) + at);
+    V c = c_before;
+    V h;
+    cell_policy_.Forward(d, gates, c, h);
+    V output = h;
+    if (HWY_UNLIKELY(!mask_.Valid(step, row))) {
+      c = c_before;
+      h = hn::LoadU(d, StepHidden(step) + at);
+      const bool zero = spec_.zero_output_for_mask || step < first_valid_[row];
+      output = zero ? hn::Zero(d) : h;
+    }
+    hn::StoreU(c, d, StepCell(step + 1) + at);
+    hn::StoreU(h, d, StepHidden(step + 1) + at);
+    if (spec_.training) {
+      TFL_UNROLL
+      for (int g = 0; g < 4; ++g) {
+        hn::StoreU(gates[g], d, gates_kept + g * plan_.hidden_padded);
       }
     }
+    const int64_t valid = hidden - unit;
+    if (spec_.return_sequences) {
+      StorePart(d, output, spec_.dtype,
+                At(outputs_.output, spec_.dtype, output_rows_.Start(step, row) + unit), valid);
+    }
+    if (step + 1 < spec_.steps) return;
+    const int64_t to = row * hidden + unit;
+    if (!spec_.return_sequences) {
+      StorePart(d, output, spec_.dtype, At(outputs_.output, spec_.dtype, to), valid);
+    }
+    StorePart(d, h, spec_.dtype, At(outputs_.final_h, spec_.dtype, to), valid);
+    StorePart(d, c, spec_.dtype, At(outputs_.final_c, spec_.dtype, to), valid);
   }
 
   const tfl_lstm_spec spec_;

@@ -137,54 +137,32 @@ struct Product {
   const T* bias;  // [b.count], or null for zeros
 };
 
-template <int kRows, class T>
-HWY_INLINE void ProductTile(const Product<T>& product, bool first, const T* const* a,
-                            int64_t a_stride, const T* panel, int64_t depth, int64_t row,
-                            int64_t column) {
-  const Tag<T> d;
-  constexpr int64_t kWidth = Width<T>();
+// Adds a tile to c, in columns from `column` on; the first block of the depth adds to the bias.
+template <class T>
+HWY_INLINE void ProductTile(const Product<T>& product, bool first, Tile<T>& tile, int64_t row,
+                            int rows, int64_t column) {
   const int64_t valid = product.b.count - column;
-  T* c[kRows];
-  for (int r = 0; r < kRows; ++r) c[r] = product.c(row + r) + column;
-  hn::Vec<Tag<T>> acc[kRows][4];
-  const auto load = [&](const T* from, int v) {
-    return LoadPart(d, ComputeType<T>(), from + v * kWidth, valid - v * kWidth);
-  };
-  if (valid >= 4 * kWidth) {
-    TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      TFL_UNROLL
-      for (int v = 0; v < 4; ++v) {
-        acc[r][v] = !first         ? hn::LoadU(d, c[r] + v * kWidth)
-                    : product.bias ? hn::LoadU(d, product.bias + column + v * kWidth)
-                                   : hn::Zero(d);
-      }
+  constexpr int64_t kPanel = PanelWidth<T>();
+  T* c[kTileRows];
+  for (int r = 0; r < rows; ++r) c[r] = product.c(row + r) + column;
+  const T* bias = product.bias == nullptr ? nullptr : product.bias + column;
+  if (HWY_LIKELY(valid >= kPanel)) {
+    for (int r = 0; r < rows; ++r) {
+      tile.from[r] = first ? bias : c[r];
+      tile.to[r] = c[r];
     }
-    MultiplyTile<kRows, 4>(d, a, a_stride, panel, depth, acc);
-    TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      TFL_UNROLL
-      for (int v = 0; v < 4; ++v) hn::StoreU(acc[r][v], d, c[r] + v * kWidth);
-    }
+    RunTileRows<4>(tile, rows);
     return;
   }
-  TFL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    TFL_UNROLL
-    for (int v = 0; v < 4; ++v) {
-      acc[r][v] = !first         ? load(c[r], v)
-                  : product.bias ? load(product.bias + column, v)
-                                 : hn::Zero(d);
-    }
+  T part[kTileRows][kPanel];
+  for (int r = 0; r < rows; ++r) {
+    const T* from = first ? bias : c[r];
+    std::fill(part[r], part[r] + kPanel, T{0});
+    if (from != nullptr) std::copy(from, from + valid, part[r]);
+    tile.from[r] = tile.to[r] = part[r];
   }
-  MultiplyTile<kRows, 4>(d, a, a_stride, panel, depth, acc);
-  TFL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    TFL_UNROLL
-    for (int v = 0; v < 4; ++v) {
-      StorePart(d, acc[r][v], ComputeType<T>(), c[r] + v * kWidth, valid - v * kWidth);
-    }
-  }
+  RunTileRows<4>(tile, rows);
+  for (int r = 0; r < rows; ++r) std::copy(part[r], part[r] + valid, c[r]);
 }
 
 // Packs columns [row, row + rows) of the transposed factor, tile by tile: [tile][p][kTileRows].
@@ -224,20 +202,17 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& product, int64_t row_begin, in
         for (int64_t t = 0; t < tiles.tiles; ++t) {
           const int64_t first = row + tiles.Begin(t);
           const int height = static_cast<int>(row + tiles.Begin(t + 1) - first);
-          const T* a[kTileRows] = {};
-          for (int r = 0; r < height; ++r) {
-            a[r] = product.a_transposed ? packed_a + t * depth * kTileRows + r
-                   : depth > 0          ? product.a(first + r) + begin
-                                        : nullptr;
+          Tile<T> tile;
+          tile.a_stride = product.a_transposed ? kTileRows : 1;
+          tile.depth = depth;
+          for (int r = 0; r < height && depth > 0; ++r) {
+            tile.a[r] = product.a_transposed ? packed_a + t * depth * kTileRows + r
+                                             : product.a(first + r) + begin;
           }
-          const int64_t a_stride = product.a_transposed ? kTileRows : 1;
-          WithConstant<kTileRows>(height, [&](auto rows) HWY_ATTR {
-            for (int64_t i = 0; i < panels; ++i) {
-              ProductTile<rows.value>(product, begin == 0, a, a_stride,
-                                      packed_b + i * depth * kPanel, depth, first,
-                                      (panel + i) * kPanel);
-            }
-          });
+          for (int64_t i = 0; i < panels; ++i) {
+            tile.panel = packed_b + i * depth * kPanel;
+            ProductTile(product, begin == 0, tile, first, height, (panel + i) * kPanel);
+          }
         }
       }
     }

@@ -51,6 +51,54 @@ HWY_INLINE void WithConstant(int n, const F& f) {
   f(std::integral_constant<int, kMost>());
 }
 
+// A tile: to[r][v] = from[r][v] + a panel, from and to being rows of vectors that lie from_stride
+// and to_stride apart; null: zeros. Not inlined: the only code that every use of a product shares.
+template <class T>
+struct Tile {
+  const T* a[kTileRows] = {};
+  int64_t a_stride = 1;
+  const T* panel = nullptr;
+  int64_t depth = 0;
+  const T* from[kTileRows] = {};
+  int64_t from_stride = Width<T>();
+  T* to[kTileRows] = {};
+  int64_t to_stride = Width<T>();
+};
+
+template <int kRows, int kVectors, class T>
+HWY_NOINLINE void RunTile(const Tile<T>& tile) {
+  const Tag<T> d;
+  hn::Vec<Tag<T>> acc[kRows][kVectors];
+  if (tile.from[0] != nullptr) {
+    TFL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      TFL_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = hn::LoadU(d, tile.from[r] + v * tile.from_stride);
+      }
+    }
+  } else {
+    TFL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      TFL_UNROLL
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(d);
+    }
+  }
+  MultiplyTile<kRows, kVectors>(d, tile.a, tile.a_stride, tile.panel, tile.depth, acc);
+  TFL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TFL_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      hn::StoreU(acc[r][v], d, tile.to[r] + v * tile.to_stride);
+    }
+  }
+}
+
+template <int kVectors, class T>
+HWY_INLINE void RunTileRows(const Tile<T>& tile, int rows) {
+  WithConstant<kTileRows>(rows, [&](auto constant) { RunTile<constant.value, kVectors>(tile); });
+}
+
 // Cuts rows into tiles of nearly equal height.
 struct TileRows {
   explicit TileRows(int64_t rows) : rows(rows), tiles((rows + kTileRows - 1) / kTileRows) {}
