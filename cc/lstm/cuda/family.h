@@ -15,12 +15,15 @@ namespace tfl::cuda {
 // Families with the same layout of the reserve can read each other's.
 enum class ReserveLayout { kSteps, kCluster };
 
-// A family's supported functions are pure: sizes, types, flags and device limits decide.
+// A family's supported functions are pure: sizes, types, flags and device limits decide. A plan
+// that is not forced asks preferred as well, which is null for a family that is always worth its
+// place.
 struct Family {
   const char* name;
   ReserveLayout reserve_layout;
   bool (*forward_supported)(const tfl_lstm_spec& spec, const DeviceLimits& limits);
   bool (*backward_supported)(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+  bool (*preferred)(const tfl_lstm_spec& spec, const DeviceLimits& limits);
   int64_t (*reserve_bytes)(const tfl_lstm_spec& spec);
   int64_t (*forward_workspace_bytes)(const tfl_lstm_spec& spec);
   int64_t (*backward_workspace_bytes)(const tfl_lstm_spec& spec);

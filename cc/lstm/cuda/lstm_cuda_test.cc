@@ -263,19 +263,19 @@ TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
   if (ran == 0) GTEST_SKIP() << "no size for " << family();
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, AllFamilies,
-                         ::testing::Combine(::testing::Values(TFL_FLOAT32, TFL_FLOAT64, TFL_FLOAT16,
-                                                              TFL_BFLOAT16),
-                                            ::testing::Values("", "step", "grid", "cluster")),
-                         [](const auto& info) {
-                           const std::string family = std::get<1>(info.param);
-                           return std::string(Name(std::get<0>(info.param))) + "_" +
-                                  (family.empty() ? "planned" : family);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Cuda, AllFamilies,
+    ::testing::Combine(::testing::Values(TFL_FLOAT32, TFL_FLOAT64, TFL_FLOAT16, TFL_BFLOAT16),
+                       ::testing::Values("", "step", "vector", "grid", "cluster")),
+    [](const auto& info) {
+      const std::string family = std::get<1>(info.param);
+      return std::string(Name(std::get<0>(info.param))) + "_" +
+             (family.empty() ? "planned" : family);
+    });
 
 TEST(LstmCuda, NullGradientsStandForZerosAndUnwantedOnesAreLeftOut) {
   SKIP_WITHOUT_GPU();
-  for (const char* family : {"step", "grid", "cluster", ""}) {
+  for (const char* family : {"step", "vector", "grid", "cluster", ""}) {
     for (int64_t hidden : {40, 256, 1024}) {
       tfl_lstm_spec spec = Spec(3, 4, 5, hidden, TFL_BFLOAT16);
       CallOptions nulls;

@@ -7,13 +7,20 @@
 namespace tfl::cuda {
 namespace {
 
+bool Preferred(const Family& family, const tfl_lstm_spec& spec, const DeviceLimits& limits) {
+  return family.preferred == nullptr || family.preferred(spec, limits);
+}
+
 // The preferred family whose backward reads `layout`, with `first` before all others.
 const Family* BackwardFor(const tfl_lstm_spec& spec, const DeviceLimits& limits,
                           const std::vector<Family>& families, ReserveLayout layout,
                           const Family* first) {
   if (first != nullptr && first->backward_supported(spec, limits)) return first;
   for (const Family& family : families) {
-    if (family.reserve_layout == layout && family.backward_supported(spec, limits)) return &family;
+    if (family.reserve_layout == layout && family.backward_supported(spec, limits) &&
+        Preferred(family, spec, limits)) {
+      return &family;
+    }
   }
   return nullptr;
 }
@@ -27,6 +34,7 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
     if (forced != nullptr && std::strcmp(family.name, forced) != 0) continue;
     known = true;
     if (!family.forward_supported(spec, limits)) continue;
+    if (forced == nullptr && !Preferred(family, spec, limits)) continue;
     plan->forward = &family;
     plan->backward = nullptr;
     if (!spec.training) return Ok();
@@ -35,7 +43,7 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
     if (plan->backward != nullptr) return Ok();
   }
   if (!known) {
-    return Error(TFL_INVALID_ARGUMENT, "%s must be step, grid or cluster; got '%s'",
+    return Error(TFL_INVALID_ARGUMENT, "%s must be step, vector, grid or cluster; got '%s'",
                  kForcePlanVariable, forced);
   }
   return Error(forced == nullptr ? TFL_INTERNAL : TFL_INVALID_ARGUMENT,

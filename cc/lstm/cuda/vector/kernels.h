@@ -1,0 +1,66 @@
+// The kernels behind VectorForward and VectorBackward.
+#ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_VECTOR_KERNELS_H_
+#define TF_FUSED_LSTM_CC_LSTM_CUDA_VECTOR_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cc/lstm/cuda/vector/plan.h"
+#include "cc/lstm/lstm.h"
+
+namespace tfl::cuda {
+
+// T is the spec's dtype, W its weight_dtype. Strides count rows of x, mask and sequences.
+struct VectorCommon {
+  const void* recurrent_kernel;  // W
+  bool wide_weights;             // W is float32, not T
+  const uint8_t* mask;
+  uint64_t* exchange;  // [groups][2][rows][words], zeros; a word is a float and its step's number
+  int64_t batch;
+  int steps;
+  int hidden_size;
+  int rows;
+  int blocks_per_group;
+  int64_t batch_stride;
+  int64_t step_stride;
+  bool go_backwards;
+  bool return_sequences;
+  bool zero_output_for_mask;
+  tfl_activation activation;
+  tfl_activation recurrent_activation;
+  const void* initial_c;  // T or null
+};
+
+struct VectorForwardParams : VectorCommon {
+  const float* projection;
+  const void* bias;       // W or null
+  const void* initial_h;  // T or null
+  void* output;
+  void* final_h;
+  void* final_c;
+  void* gates;  // the reserve (reserve.h), or null
+  float* cell;
+  void* hidden;
+};
+
+struct VectorBackwardParams : VectorCommon {
+  const int64_t* first_valid;  // [batch], with mask
+  const void* gates;
+  const float* cell;
+  const void* grad_output;  // or null
+  const void* grad_final_h;
+  const void* grad_final_c;
+  void* grad_gates;
+  void* grad_initial_h;  // or null
+  void* grad_initial_c;
+};
+
+tfl_status LaunchVectorForward(const VectorPlan& plan, tfl_dtype dtype, VectorForwardParams params,
+                               cudaStream_t stream);
+tfl_status LaunchVectorBackward(const VectorPlan& plan, tfl_dtype dtype,
+                                VectorBackwardParams params, cudaStream_t stream);
+
+}  // namespace tfl::cuda
+
+#endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_VECTOR_KERNELS_H_
