@@ -27,6 +27,8 @@ def main() -> int:
         "-p",
         "no:cacheprovider",
     ]
+    # Python resolves the links to its sources, beside which no libraries lie.
+    environ["TF_FUSED_LSTM_LIBRARY_DIR"] = str(root / "tf_fused_lstm")
     if "XML_OUTPUT_FILE" in environ:
         args.append(f"--junit-xml={environ['XML_OUTPUT_FILE']}")
     if "TESTBRIDGE_TEST_ONLY" in environ:
