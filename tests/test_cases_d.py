@@ -218,12 +218,11 @@ def test_d8_switch_gives_a_graph_of_ordinary_ops():
     assert_close(ordinary(X), stock(X))
 
 
-def test_d8_tflite(tmp_path):
+def test_d8_tflite():
     model = keras.Sequential(
         [keras.Input((5, 2), batch_size=3), tfl.FusedLSTM(4, use_fused=False, unroll=True)]
     )
-    function = tf.function(model).get_concrete_function(tf.TensorSpec([3, 5, 2]))
-    content = tf.lite.TFLiteConverter.from_concrete_functions([function], model).convert()
+    content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     interpreter = tf.lite.Interpreter(model_content=content)
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], X.numpy())

@@ -50,7 +50,10 @@ def test_activations(rng, dtype, activation, recurrent_activation):
     problem = make_problem(
         rng, mask="random", activation=activation, recurrent_activation=recurrent_activation
     )
-    check(rng, problem, dtype)
+    # Gates that are not bounded cancel and grow, and so do rounding errors.
+    bounded = {activation, recurrent_activation} <= {"tanh", "sigmoid", "hard_sigmoid"}
+    limits = None if bounded or dtype == "float64" else (2e-5, 2e-4)
+    check(rng, problem, dtype, limits=limits)
 
 
 @pytest.mark.parametrize("states", [False, True])

@@ -7,7 +7,8 @@
 
 namespace tf_fused_lstm {
 
-// The attributes and inputs that forward and gradient share.
+// The attributes and inputs that forward and gradient share. N has no default: a SavedModel drops
+// attributes at their default, and TensorFlow then reads back an output list of N tensors as empty.
 #define TFL_COMMON_INPUTS                    \
   Input("x: T")                              \
       .Input("kernel: N * W")                \
@@ -20,7 +21,7 @@ namespace tf_fused_lstm {
 #define TFL_COMMON_ATTRS                                                                   \
   Attr("T: {half, bfloat16, float, double}")                                               \
       .Attr("W: {half, bfloat16, float, double}")                                          \
-      .Attr("N: int >= 1 = 1")                                                             \
+      .Attr("N: int >= 1")                                                                 \
       .Attr("num_bias: int >= 0 = 0")                                                      \
       .Attr("num_initial_h: int >= 0 = 0")                                                 \
       .Attr("num_initial_c: int >= 0 = 0")                                                 \
