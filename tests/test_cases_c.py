@@ -126,7 +126,7 @@ print(model.fit(x, np.ones((3, 1)), epochs=3, verbose=0).history["loss"])
 
 def test_c9_equal_from_run_to_run():
     """Three epochs in fresh processes, with operation determinism, whatever the threads."""
-    histories = [output_of(TRAIN.format(threads=threads)) for threads in (1, 2, 8)]
+    histories = [output_of(TRAIN.format(threads=threads)) for threads in (1, 8)]
     assert histories[0].startswith("[") and len(set(histories)) == 1
 
 

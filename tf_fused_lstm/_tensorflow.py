@@ -9,6 +9,7 @@ import contextlib
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -46,7 +47,7 @@ def in_xla_context() -> bool:
 
 def keras_chooses_jit() -> bool:
     """Whether Keras is asking on its own behalf, for `compile(jit_compile="auto")`."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_resolve_auto_jit_compile":
         frame = frame.f_back
     return frame is not None

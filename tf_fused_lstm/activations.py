@@ -39,6 +39,14 @@ def name_of(activation: str | Callable[..., Any] | None) -> str | None:
         return None
 
 
+def required_name_of(argument: str, activation: str | Callable[..., Any] | None) -> str:
+    """As `name_of`, but raises a ValueError that names the argument."""
+    name = name_of(activation)
+    if name is None:
+        raise ValueError(f"{argument} must be one of {', '.join(NAMES)}, got {activation!r}")
+    return name
+
+
 def function_of(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """The activation of that name, in ordinary TensorFlow ops."""
     return {

@@ -28,15 +28,6 @@ class FusedLSTMOutput(NamedTuple):
     final_c: tf.Tensor
 
 
-def _activation_name(argument: str, activation: str | Callable[..., Any] | None) -> str:
-    name = activations.name_of(activation)
-    if name is None:
-        raise ValueError(
-            f"{argument} must be one of {', '.join(activations.NAMES)}, got {activation!r}"
-        )
-    return name
-
-
 def _to_x(x: Any) -> tf.Tensor:
     x = tf.convert_to_tensor(x)
     if x.dtype not in DTYPES:
@@ -135,8 +126,10 @@ def fused_lstm(
         go_backwards=go_backwards,
         return_sequences=return_sequences,
         zero_output_for_mask=zero_output_for_mask,
-        activation=_activation_name("activation", activation),
-        recurrent_activation=_activation_name("recurrent_activation", recurrent_activation),
+        activation=activations.required_name_of("activation", activation),
+        recurrent_activation=activations.required_name_of(
+            "recurrent_activation", recurrent_activation
+        ),
     )
     return run(inputs, attributes, training)
 

@@ -199,8 +199,10 @@ class FusedLSTM(keras.layers.LSTM):
             go_backwards=self.go_backwards,
             return_sequences=self.return_sequences,
             zero_output_for_mask=self.zero_output_for_mask,
-            activation=activations.name_of(cell.activation),
-            recurrent_activation=activations.name_of(cell.recurrent_activation),
+            activation=activations.required_name_of("activation", cell.activation),
+            recurrent_activation=activations.required_name_of(
+                "recurrent_activation", cell.recurrent_activation
+            ),
         )
         output, h, c = ops.run(inputs, attributes, training=None)
         if self.stateful:
