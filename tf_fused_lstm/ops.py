@@ -56,6 +56,7 @@ def _to_mask(mask: Any) -> tf.Tensor:
     return mask if mask.dtype == tf.bool else tf.cast(mask, tf.bool)
 
 
+@tf.autograph.experimental.do_not_convert
 def fused_lstm(
     x: Any,
     kernel: Any,

@@ -164,6 +164,7 @@ class FusedLSTM(keras.layers.LSTM):
             return f"the mask has shape {tuple(mask.shape)}, not (batch, steps)"
         return None
 
+    @tf.autograph.experimental.do_not_convert
     def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:
         cell = self.cell
         dtype = tf.as_dtype(self.compute_dtype)
