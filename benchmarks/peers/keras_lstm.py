@@ -22,7 +22,13 @@ def layer_program(
 ) -> Program:
     """A program around one Keras layer, of Keras 2 or 3."""
     with on_tensorflow.device(settings):
-        layer = layer_class(problem.shape.hidden_size, return_sequences=True, dtype=problem.dtype)
+        # The weights are set below; the default initializer does not know bfloat16.
+        layer = layer_class(
+            problem.shape.hidden_size,
+            return_sequences=True,
+            recurrent_initializer="zeros",
+            dtype=problem.dtype,
+        )
         layer.build(problem.x.shape)
         layer.set_weights([problem.kernel, problem.recurrent_kernel, problem.bias])
     # Keras 3's variables wrap TensorFlow's, Keras 2's are TensorFlow's.
