@@ -181,6 +181,11 @@ def test_d6_fine_tuning_a_loaded_saved_model(tmp_path):
     ordered = [by_name[w.name] for w in model.weights]
     got = gradients(loaded.serve, ordered)
     assert_close(got, gradients(model, [w.value for w in model.weights]), (1e-5, 1e-6))
+    (concrete,) = loaded.serve.concrete_functions
+    forward, _ = concrete._delayed_rewrite_functions.forward_backward()
+    for definition, training in ((concrete.function_def, False), (forward.cached_definition, True)):
+        (node,) = [n for n in definition.node_def if n.op == "FusedLSTM"]
+        assert node.attr["training"].b is training
 
 
 def test_d7_stateful_export_moves_its_state_on(tmp_path):
