@@ -8,9 +8,8 @@ namespace tfl::cuda {
 namespace {
 
 // Weights are staged in shared memory on their way to the registers, in rows of 64 (forward) and
-// padded_hidden (backward) values of 2 bytes, padded against bank conflicts.
-constexpr int kForwardPitch = 144;
-constexpr int kBackwardPadding = 16;
+// padded_hidden (backward) values, padded against bank conflicts.
+constexpr int kPadding = 16;
 constexpr int kMaxPasses = 3;
 
 }  // namespace
@@ -18,10 +17,14 @@ constexpr int kMaxPasses = 3;
 bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int resident_blocks,
                   GridPlan* plan) {
   if (limits.compute_capability != 90 || !limits.cooperative_launch) return false;
-  if (!Is16Bit(spec.dtype)) return false;
+  // float32 multiplies in TF32; its weights fill the registers at half the hidden size.
+  const bool wide = spec.dtype == TFL_FLOAT32 && spec.allow_tf32;
+  if (!wide && !Is16Bit(spec.dtype)) return false;
   if (spec.activation != TFL_TANH || spec.recurrent_activation != TFL_SIGMOID) return false;
   // Weights are read, and states written, in vectors of 8 and 4 units.
-  if (spec.hidden_size % 8 != 0 || spec.hidden_size > 1024) return false;
+  if (spec.hidden_size % 8 != 0 || spec.hidden_size > (wide ? 512 : 1024)) {
+    return false;
+  }
   plan->padded_hidden = spec.hidden_size <= 512 ? 512 : (spec.hidden_size <= 768 ? 768 : 1024);
   if (spec.hidden_size <= plan->padded_hidden / 2) return false;
   plan->blocks_per_group = plan->padded_hidden / kGridUnits;
@@ -38,10 +41,12 @@ bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int res
   // Counters of arrivals are 32 bits wide.
   if (spec.steps > (int64_t{1} << 24)) return false;
   // While it runs: two buffers of what comes in, and what the rows' sums and results pass through.
-  const int buffers = 2 * plan->padded_hidden * plan->rows * 2;
-  const int sums = plan->rows * kGridRowBytes;
-  const int forward_staging = plan->padded_hidden * kForwardPitch;
-  const int backward_staging = 4 * kGridUnits * (2 * plan->padded_hidden + kBackwardPadding);
+  const int element = wide ? 4 : 2;
+  const int buffers = 2 * plan->padded_hidden * plan->rows * element;
+  const int sums = plan->rows * (wide ? kGridWideRowBytes : kGridRowBytes);
+  const int staged_rows = 4 * kGridUnits;
+  const int forward_staging = plan->padded_hidden * (staged_rows * element + kPadding);
+  const int backward_staging = staged_rows * (plan->padded_hidden * element + kPadding);
   plan->shared_bytes = std::max({buffers + sums, forward_staging, backward_staging});
   return plan->shared_bytes + 1024 <= limits.shared_bytes_per_block;
 }

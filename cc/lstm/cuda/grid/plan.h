@@ -15,10 +15,12 @@ constexpr int kGridChunkBlocks = 8;
 constexpr int kGridChunkUnits = kGridUnits * kGridChunkBlocks;
 constexpr int kGridClusterBlocks = 2;
 
-// Shared memory a batch row takes beside the two buffers: 256 bytes of half sums; forward 144 of
-// gates, 80 of c, 48 each of output and h; backward 64 of partial sums, 144 of gate gradients. The
-// results are staged so that they leave in whole sectors; all but the sums are padded by 16 bytes.
+// Shared memory a batch row takes beside the two buffers, for elements of 2 and 4 bytes: 256 bytes
+// of half sums; forward 64 elements of gates, 80 bytes of c, 16 elements each of output and h;
+// backward 64 bytes of partial sums, 64 elements of gate gradients. The results are staged so that
+// they leave in whole sectors; all but the sums are padded by 16 bytes.
 constexpr int kGridRowBytes = 576;
+constexpr int kGridWideRowBytes = 768;
 
 struct GridPlan {
   int padded_hidden;     // 512, 768 or 1024: the kernel's hidden size, the rest zeros

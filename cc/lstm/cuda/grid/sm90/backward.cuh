@@ -24,7 +24,11 @@ constexpr int kTileUnits = kQuarters * kGridUnits;
 constexpr int kPublishers = 2;  // blocks a chunk
 
 template <typename T>
-__device__ __forceinline__ float FromBits(uint16_t bits);
+__device__ __forceinline__ float FromBits(Bits<T> bits);
+template <>
+__device__ __forceinline__ float FromBits<float>(uint32_t bits) {
+  return __uint_as_float(bits);
+}
 template <>
 __device__ __forceinline__ float FromBits<__nv_bfloat16>(uint16_t bits) {
   return __bfloat162float(__ushort_as_bfloat16(bits));
@@ -38,18 +42,19 @@ __device__ __forceinline__ float FromBits<__half>(uint16_t bits) {
 template <typename T, int kHidden, typename C>
 __device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p, unsigned char* shared,
                                                int tile, int quarter, uint32_t (*weights)[4]) {
-  constexpr int kUnits = kHidden / kQuarters;
+  constexpr int kUnits = kHidden / kQuarters, kElement = C::kElement;
+  constexpr int kVector = 16 / kElement;  // weights in 16 bytes
 #pragma unroll 8
-  for (int task = threadIdx.x; task < kTileUnits * kHidden / 8; task += C::kConsumers) {
-    const int row = task / (kHidden / 8), at = task % (kHidden / 8) * 8;
+  for (int task = threadIdx.x; task < kTileUnits * kHidden / kVector; task += C::kConsumers) {
+    const int row = task / (kHidden / kVector), at = task % (kHidden / kVector) * kVector;
     const int gate = at / kUnits, unit = quarter * kUnits + at % kUnits;
     const int to_unit = tile * kTileUnits + row;
-    uint4 eight = make_uint4(0, 0, 0, 0);
+    uint4 vector = make_uint4(0, 0, 0, 0);
     if (to_unit < p.hidden_size && unit < p.hidden_size) {
-      eight = LoadWeights<T>(p.recurrent_kernel, p.wide_weights,
-                             (size_t(to_unit) * 4 + gate) * p.hidden_size + unit);
+      vector = LoadWeights<T>(p.recurrent_kernel, p.wide_weights,
+                              (size_t(to_unit) * 4 + gate) * p.hidden_size + unit);
     }
-    *reinterpret_cast<uint4*>(shared + row * C::kBackwardPitch + at * 2) = eight;
+    *reinterpret_cast<uint4*>(shared + row * C::kBackwardPitch + at * kElement) = vector;
   }
   ptx::NamedBarrier(1, C::kConsumers);
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
@@ -58,29 +63,35 @@ __device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p, unsi
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int row = warp * 16 + lane / 4 + (part & 1) * 8;
-      const int k = (group * C::kHalfSteps + step) * 16 + lane % 4 * 2 + (part & 2) * 4;
+      const int k = (group * C::kHalfSteps + step) * C::kStepK + lane % 4 * (4 / kElement) +
+                    (part & 2) * (8 / kElement);
       const unsigned char* at =
-          shared + row * C::kBackwardPitch + (k % 4 * kUnits + k / 4) * 2;  // gate k % 4 is even
-      weights[step][part] = uint32_t(*reinterpret_cast<const uint16_t*>(at)) |
-                            uint32_t(*reinterpret_cast<const uint16_t*>(at + kUnits * 2)) << 16;
+          shared + row * C::kBackwardPitch + (k % 4 * kUnits + k / 4) * kElement;
+      if constexpr (kElement == 4) {
+        weights[step][part] = *reinterpret_cast<const uint32_t*>(at);
+      } else {  // gates k % 4, which is even, and the next
+        weights[step][part] = uint32_t(*reinterpret_cast<const uint16_t*>(at)) |
+                              uint32_t(*reinterpret_cast<const uint16_t*>(at + kUnits * 2)) << 16;
+      }
     }
   }
 }
 
 // What a cell needs of one step, as loaded.
+template <typename T>
 struct BackwardInput {
-  uint16_t gates[4];
-  uint16_t grad_output;
+  Bits<T> gates[4];
+  Bits<T> grad_output;
   float previous_c;
   bool valid;
   bool output_is_h;
 };
 
 template <typename T, int kHidden, int kRows>
-__global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
+__global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
     __cluster_dims__(kGridClusterBlocks, 1, 1)
         BackwardKernel(const __grid_constant__ GridBackwardParams p) {
-  using C = Config<kHidden, kRows>;
+  using C = Config<T, kHidden, kRows>;
   constexpr int kTiles = C::kTiles;
   constexpr int kUnitTiles = kHidden / kTileUnits;
   constexpr int kExchangeBytes = kQuarters * C::kBufferBytes;
@@ -133,16 +144,27 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
     // partials: [2][to block][from quarter][kPartialFloats]
     float* partials = static_cast<float*>(p.partials) +
                       size_t(group) * 2 * C::kBlocks * kQuarters * kPartialFloats;
-    unsigned char* my_exchange = exchange + (tile * 2 + quarter / 2) * C::kChunkBytes +
-                                 quarter % 2 * (C::kChunkBytes / 2) +
-                                 local_unit / 2 * (kRows * 16) + local_unit % 2 * 8;
+    // Core matrices are 8 rows by 16 bytes: two units' gate gradients, or one's of float32.
+    constexpr int kUnitBytes = 4 * C::kElement;
+    unsigned char* my_exchange =
+        exchange + (tile * 2 + quarter / 2) * C::kChunkBytes + quarter % 2 * (C::kChunkBytes / 2) +
+        local_unit * kUnitBytes / 16 * (kRows * 16) + local_unit * kUnitBytes % 16;
     uint32_t consumed = 0, published = 0;
 
-    const auto publish = [&](const uint32_t(&i_f)[kTiles], const uint32_t(&g_o)[kTiles]) {
+    const auto publish = [&](const float(&gates)[kTiles][4]) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        *reinterpret_cast<uint2*>(my_exchange + (published & 1) * kExchangeBytes +
-                                  (local_row + n) * 16) = make_uint2(i_f[n], g_o[n]);
+        unsigned char* to = my_exchange + (published & 1) * kExchangeBytes + (local_row + n) * 16;
+        const float(&g)[4] = gates[n];
+        if constexpr (C::kElement == 4) {
+          *reinterpret_cast<uint4*>(to) =
+              make_uint4(ptx::RoundToTf32(g[0]), ptx::RoundToTf32(g[1]), ptx::RoundToTf32(g[2]),
+                         ptx::RoundToTf32(g[3]));
+        } else {
+          *reinterpret_cast<uint2*>(to) =
+              make_uint2(uint32_t(ToBits<T>(g[0])) | uint32_t(ToBits<T>(g[1])) << 16,
+                         uint32_t(ToBits<T>(g[2])) | uint32_t(ToBits<T>(g[3])) << 16);
+        }
       }
       ++published;
       ptx::FenceAsyncGlobal();
@@ -202,19 +224,20 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
       int64_t row[kTiles], first_valid[kTiles];
       bool lives[kTiles];
       float dh[kTiles], dc[kTiles], passed[kTiles], c[kTiles];
-      BackwardInput now[kTiles];
-      const auto load_step = [&](int step, BackwardInput(&input)[kTiles]) {
+      BackwardInput<T> now[kTiles];
+      const auto load_step = [&](int step, BackwardInput<T>(&input)[kTiles]) {
         const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          BackwardInput& in = input[n];
+          BackwardInput<T>& in = input[n];
           in = {};
           const int64_t at = (step * p.batch + row[n]) * hidden + unit;
           in.valid = p.mask == nullptr ||
                      __ldg(p.mask + row[n] * p.batch_stride + time * p.step_stride) != 0;
           in.output_is_h = in.valid || (!p.zero_output_for_mask && step > first_valid[n]);
           if (!unit_lives) continue;
-          const uint16_t* gates = p.gates + (step * p.batch + row[n]) * 4 * hidden + unit;
+          const Bits<T>* gates =
+              static_cast<const Bits<T>*>(p.gates) + (step * p.batch + row[n]) * 4 * hidden + unit;
 #pragma unroll
           for (int g = 0; g < 4; ++g) in.gates[g] = __ldg(gates + g * hidden);
           if (step > 0) {
@@ -227,7 +250,7 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
             const int64_t out =
                 p.return_sequences ? row[n] * p.batch_stride + step * p.step_stride : row[n];
             in.grad_output =
-                __ldg(static_cast<const uint16_t*>(p.grad_output) + out * hidden + unit);
+                __ldg(static_cast<const Bits<T>*>(p.grad_output) + out * hidden + unit);
           }
         }
       };
@@ -253,42 +276,41 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
       ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
 
       for (int step = p.steps - 1; step >= 0; --step) {
-        BackwardInput next[kTiles];
+        BackwardInput<T> next[kTiles];
         load_step(step > 0 ? step - 1 : 0, next);
         if (step + 1 < p.steps) {
           collect(dh);
 #pragma unroll
           for (int n = 0; n < kTiles; ++n) dh[n] += passed[n];
         }
-        uint32_t i_f[kTiles], g_o[kTiles];
+        float gates[kTiles][4];
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          const BackwardInput& in = now[n];
+          const BackwardInput<T>& in = now[n];
           if (in.output_is_h) dh[n] += FromBits<T>(in.grad_output);
           passed[n] = dh[n];
-          i_f[n] = g_o[n] = 0;
+          gates[n][0] = gates[n][1] = gates[n][2] = gates[n][3] = 0;
           if (in.valid) {
             const float i = FromBits<T>(in.gates[0]), f = FromBits<T>(in.gates[1]),
                         g = FromBits<T>(in.gates[2]), o = FromBits<T>(in.gates[3]);
             const float tanh_c = FastTanh(c[n]);
             const float d = dc[n] + dh[n] * o * (1.f - tanh_c * tanh_c);
-            const float di = d * g * i * (1.f - i), df = d * in.previous_c * f * (1.f - f);
-            const float dg = d * i * (1.f - g * g), dout = dh[n] * tanh_c * o * (1.f - o);
+            gates[n][0] = d * g * i * (1.f - i);
+            gates[n][1] = d * in.previous_c * f * (1.f - f);
+            gates[n][2] = d * i * (1.f - g * g);
+            gates[n][3] = dh[n] * tanh_c * o * (1.f - o);
             dc[n] = d * f;
             passed[n] = 0;
-            i_f[n] = uint32_t(ToBits<T>(di)) | uint32_t(ToBits<T>(df)) << 16;
-            g_o[n] = uint32_t(ToBits<T>(dg)) | uint32_t(ToBits<T>(dout)) << 16;
           }
         }
-        const int number = (lane >> 2 & 1) * 2 + (lane >> 3 & 1);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          *reinterpret_cast<uint64_t*>(gates_stage + (local_row + n) * C::kGatesPitch +
-                                       number * 32 + (local_unit & ~3) * 2) =
-              TransposeGates(i_f[n], g_o[n], lane);
+          StageGates<T>(
+              gates_stage + (local_row + n) * C::kGatesPitch + (local_unit & ~3) * C::kElement,
+              gates[n], lane);
         }
         if (step > 0 || ends_with_h) {
-          publish(i_f, g_o);
+          publish(gates);
         } else {
           ptx::NamedBarrier(1, C::kConsumers);
         }
@@ -296,7 +318,7 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
         // Nobody waits for what follows. The stage is written again behind the next step's barrier.
         const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
         const int64_t first_row = int64_t(slice) * kRows;
-        StoreGates<C, kRows>(gates_stage, p.grad_gates, tile * kTileUnits + quarter * kGridUnits,
+        StoreGates<T, kRows>(gates_stage, p.grad_gates, tile * kTileUnits + quarter * kGridUnits,
                              hidden, p.batch - first_row, [&](int at) {
                                return (first_row + at) * p.batch_stride + time * p.step_stride;
                              });

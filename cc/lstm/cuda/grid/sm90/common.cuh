@@ -9,22 +9,25 @@
 
 namespace tfl::cuda::grid {
 
-template <int kHidden, int kRows>
+template <typename T, int kHidden, int kRows>
 struct Config {
+  static constexpr int kElement = sizeof(T);
+  static constexpr int kStepK = 32 / kElement;  // k of one product instruction
   static constexpr int kBlocks = kHidden / kGridUnits;
   static constexpr int kChunks = kHidden / kGridChunkUnits;
-  static constexpr int kChunkBytes = kGridChunkUnits * kRows * 2;
-  static constexpr int kBufferBytes = kHidden * kRows * 2;
-  static constexpr int kHalfSteps = kHidden / 16 / 2;  // products of 16 in k, for each warpgroup
-  static constexpr int kTiles = kRows / 16;            // of 8 rows, that a warpgroup finishes
-  static constexpr int kStagingPitch = 144;            // bytes of staged weights a row, forward
-  static constexpr int kBackwardPitch = kHidden * 2 + 16;  // and backward
+  static constexpr int kChunkBytes = kGridChunkUnits * kRows * kElement;
+  static constexpr int kBufferBytes = kHidden * kRows * kElement;
+  static constexpr int kHalfSteps = kHidden / kStepK / 2;  // products, for each warpgroup
+  static constexpr int kTiles = kRows / 16;                // of 8 rows, that a warpgroup finishes
+  static constexpr int kStagingPitch =
+      64 * kElement + 16;  // bytes of staged weights a row, forward
+  static constexpr int kBackwardPitch = kHidden * kElement + 16;  // and backward
   // Offsets of, and bytes a row in, the staging of results behind the buffers and half sums.
   static constexpr int kHalfSums = 2 * kBufferBytes;
   static constexpr int kStage = kHalfSums + kRows * 256;
-  static constexpr int kGatesPitch = 144;
+  static constexpr int kGatesPitch = 64 * kElement + 16;
   static constexpr int kCellPitch = 80;
-  static constexpr int kHiddenPitch = 48;
+  static constexpr int kHiddenPitch = 16 * kElement + 16;
   static constexpr int kConsumers = 256;
   static constexpr int kThreads = kConsumers + 128;
   static_assert(kChunks % 2 == 0);
@@ -32,7 +35,22 @@ struct Config {
 };
 
 template <typename T>
-__device__ __forceinline__ uint16_t ToBits(float value);
+struct BitsOf {
+  using type = uint16_t;
+};
+template <>
+struct BitsOf<float> {
+  using type = uint32_t;
+};
+template <typename T>
+using Bits = typename BitsOf<T>::type;
+
+template <typename T>
+__device__ __forceinline__ Bits<T> ToBits(float value);
+template <>
+__device__ __forceinline__ uint32_t ToBits<float>(float value) {
+  return __float_as_uint(value);
+}
 template <>
 __device__ __forceinline__ uint16_t ToBits<__nv_bfloat16>(float value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(value));
@@ -58,6 +76,33 @@ __device__ __forceinline__ uint64_t GatherUnits(uint32_t bits, int lane) {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
+// h of 4 neighbouring units, as the lanes that hold them write it: 16-bit types gather it, and one
+// lane writes 8 bytes; of float32 every lane keeps and writes its own.
+template <typename T>
+struct Quad {
+  uint64_t bits;
+  __device__ __forceinline__ Quad() {}
+  __device__ __forceinline__ Quad(Bits<T> mine, int lane) : bits(GatherUnits(mine, lane)) {}
+  __device__ __forceinline__ void Store(void* first, int lane_unit) const {
+    if (lane_unit == 0) *static_cast<uint64_t*>(first) = bits;
+  }
+};
+template <>
+struct Quad<float> {
+  uint32_t bits;
+  __device__ __forceinline__ Quad() {}
+  __device__ __forceinline__ Quad(uint32_t mine, int) : bits(mine) {}
+  __device__ __forceinline__ void Store(void* first, int lane_unit) const {
+    static_cast<uint32_t*>(first)[lane_unit] = bits;
+  }
+};
+// What the products take of it.
+template <typename T>
+__device__ __forceinline__ Quad<T> AsFactor(Quad<T> quad) {
+  if constexpr (sizeof(T) == 4) quad.bits = ptx::RoundToTf32(__uint_as_float(quad.bits));
+  return quad;
+}
+
 // They hold four gates each: each gets one gate, number 2 (bit 2) + (bit 3), of all 4 units.
 __device__ __forceinline__ uint64_t TransposeGates(uint32_t i_f, uint32_t g_o, int lane) {
   const bool bit2 = lane & 4, bit3 = lane & 8;
@@ -71,16 +116,42 @@ __device__ __forceinline__ uint64_t TransposeGates(uint32_t i_f, uint32_t g_o, i
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
-// 8 weights in a row, from element `at`, as bits of T.
+// Puts this lane's four gates of a unit, or of its 4 neighbours together, into a row of
+// gates_stage; row_units points at the first of the 4 units of gate 0.
+template <typename T>
+__device__ __forceinline__ void StageGates(unsigned char* row_units, const float (&gates)[4],
+                                           int lane) {
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      reinterpret_cast<float*>(row_units)[g * kGridUnits + lane / 4 % 4] = gates[g];
+    }
+  } else {
+    const uint64_t four =
+        TransposeGates(uint32_t(ToBits<T>(gates[0])) | uint32_t(ToBits<T>(gates[1])) << 16,
+                       uint32_t(ToBits<T>(gates[2])) | uint32_t(ToBits<T>(gates[3])) << 16, lane);
+    const int number = (lane >> 2 & 1) * 2 + (lane >> 3 & 1);
+    *reinterpret_cast<uint64_t*>(row_units + number * kGridUnits * 2) = four;
+  }
+}
+
+// 16 bytes of weights in a row, from element `at`, as a factor of type T.
 template <typename T>
 __device__ __forceinline__ uint4 LoadWeights(const void* weights, bool wide, size_t at) {
-  if (!wide) return __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(weights) + at));
-  const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(weights) + at);
-  const float4 a = __ldg(from), b = __ldg(from + 1);
-  const auto pack = [](float low, float high) {
-    return uint32_t(ToBits<T>(low)) | uint32_t(ToBits<T>(high)) << 16;
-  };
-  return make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+  if constexpr (sizeof(T) == 4) {
+    const float4 a =
+        __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(weights) + at));
+    return make_uint4(ptx::RoundToTf32(a.x), ptx::RoundToTf32(a.y), ptx::RoundToTf32(a.z),
+                      ptx::RoundToTf32(a.w));
+  } else {
+    if (!wide) return __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(weights) + at));
+    const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(weights) + at);
+    const float4 a = __ldg(from), b = __ldg(from + 1);
+    const auto pack = [](float low, float high) {
+      return uint32_t(ToBits<T>(low)) | uint32_t(ToBits<T>(high)) << 16;
+    };
+    return make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
+  }
 }
 
 // The third warpgroup: waits for each of `count` publications of the block's chunks, from chunk
@@ -118,10 +189,10 @@ __device__ __forceinline__ void Multiply(float* d, const uint32_t (*weights)[4],
     ptx::BarrierWait(barriers + 8 * (buffer * C::kChunks + chunk), parity);
     ptx::MmaFence();
 #pragma unroll
-    for (int k = 0; k < kGridChunkUnits / 16; ++k) {
+    for (int k = 0; k < kGridChunkUnits / C::kStepK; ++k) {
       const uint32_t at =
           buffers + buffer * C::kBufferBytes + chunk * C::kChunkBytes + k * (kRows * 32);
-      ptx::Mma<T, kRows>::Run(d, weights[i * (kGridChunkUnits / 16) + k],
+      ptx::Mma<T, kRows>::Run(d, weights[i * (kGridChunkUnits / C::kStepK) + k],
                               ptx::MmaDescriptor(at, kRows * 16, 128));
     }
     ptx::MmaCommit();
@@ -152,15 +223,21 @@ __device__ __forceinline__ void AddHalves(float* d, float* half_sums, uint32_t n
 }
 
 // Stores the 4 gates of 16 units of every row from `stage` (rows of kGatesPitch) to a tensor
-// [rows, 4 hidden] whose row r lies at element row_at(r); rows from `rows` on are left out.
-template <typename C, int kRows, typename RowAt>
-__device__ __forceinline__ void StoreGates(const unsigned char* stage, uint16_t* to, int first_unit,
+// [rows, 4 hidden] of type T whose row r lies at row row_at(r); rows from `rows` on are left out.
+template <typename T, int kRows, typename RowAt>
+__device__ __forceinline__ void StoreGates(const unsigned char* stage, void* to, int first_unit,
                                            int hidden, int64_t rows, RowAt&& row_at) {
-  const int row = threadIdx.x / 8, gate = threadIdx.x / 2 % 4, half = threadIdx.x % 2;
-  const int unit = first_unit + half * 8;
-  if (row >= kRows || row >= rows || unit >= hidden) return;
-  *reinterpret_cast<uint4*>(to + row_at(row) * 4 * hidden + gate * hidden + unit) =
-      *reinterpret_cast<const uint4*>(stage + row * C::kGatesPitch + gate * 32 + half * 16);
+  constexpr int kElement = sizeof(T), kPitch = 64 * kElement + 16;  // as C::kGatesPitch
+  constexpr int kVectors = kElement;                                // of 16 bytes, a gate
+#pragma unroll
+  for (int task = threadIdx.x; task < kRows * 4 * kVectors; task += 256) {
+    const int row = task / (4 * kVectors), gate = task / kVectors % 4, part = task % kVectors;
+    const int unit = first_unit + part * (16 / kElement);
+    if (row >= rows || unit >= hidden) continue;
+    *reinterpret_cast<uint4*>(static_cast<T*>(to) + row_at(row) * 4 * hidden + gate * hidden +
+                              unit) =
+        *reinterpret_cast<const uint4*>(stage + row * kPitch + gate * 16 * kElement + part * 16);
+  }
 }
 
 // Thread 0 of every block, before its first ClusterSync.

@@ -24,17 +24,18 @@ namespace tfl::cuda::grid {
 template <typename T, typename C>
 __device__ __forceinline__ void LoadFragments(const GridForwardParams& p, unsigned char* shared,
                                               int first_unit, uint32_t (*weights)[4]) {
-  constexpr int kHidden = C::kHalfSteps * 32;
+  constexpr int kHidden = C::kHalfSteps * C::kStepK * 2, kElement = C::kElement;
+  constexpr int kVectors = 64 * kElement / 16;  // of 16 bytes, a row of k
 #pragma unroll 8
-  for (int task = threadIdx.x; task < kHidden * 8; task += C::kConsumers) {
-    const int k = task / 8, gate = task / 2 % 4, half = task % 2;
-    const int unit = first_unit + half * 8;
-    uint4 eight = make_uint4(0, 0, 0, 0);
+  for (int task = threadIdx.x; task < kHidden * kVectors; task += C::kConsumers) {
+    const int k = task / kVectors, at = task % kVectors * (16 / kElement);
+    const int gate = at / kGridUnits, unit = first_unit + at % kGridUnits;
+    uint4 vector = make_uint4(0, 0, 0, 0);
     if (k < p.hidden_size && unit < p.hidden_size) {
-      eight = LoadWeights<T>(p.recurrent_kernel, p.wide_weights,
-                             (size_t(k) * 4 + gate) * p.hidden_size + unit);
+      vector = LoadWeights<T>(p.recurrent_kernel, p.wide_weights,
+                              (size_t(k) * 4 + gate) * p.hidden_size + unit);
     }
-    *reinterpret_cast<uint4*>(shared + k * C::kStagingPitch + gate * 32 + half * 16) = eight;
+    *reinterpret_cast<uint4*>(shared + k * C::kStagingPitch + at * kElement) = vector;
   }
   ptx::NamedBarrier(1, C::kConsumers);
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
@@ -43,21 +44,26 @@ __device__ __forceinline__ void LoadFragments(const GridForwardParams& p, unsign
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int row = lane / 4 + (part & 1) * 8;
-      const int k = (group * C::kHalfSteps + step) * 16 + lane % 4 * 2 + (part & 2) * 4;
+      const int k = (group * C::kHalfSteps + step) * C::kStepK + lane % 4 * (4 / kElement) +
+                    (part & 2) * (8 / kElement);
       const unsigned char* at =
-          shared + k * C::kStagingPitch + row / 4 * 32 + (warp * 4 + row % 4) * 2;
-      weights[step][part] = uint32_t(*reinterpret_cast<const uint16_t*>(at)) |
-                            uint32_t(*reinterpret_cast<const uint16_t*>(at + C::kStagingPitch))
-                                << 16;
+          shared + k * C::kStagingPitch + (row / 4 * kGridUnits + warp * 4 + row % 4) * kElement;
+      if constexpr (kElement == 4) {
+        weights[step][part] = *reinterpret_cast<const uint32_t*>(at);
+      } else {
+        weights[step][part] = uint32_t(*reinterpret_cast<const uint16_t*>(at)) |
+                              uint32_t(*reinterpret_cast<const uint16_t*>(at + C::kStagingPitch))
+                                  << 16;
+      }
     }
   }
 }
 
 template <typename T, int kHidden, int kRows>
-__global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
+__global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
     __cluster_dims__(kGridClusterBlocks, 1, 1)
         ForwardKernel(const __grid_constant__ GridForwardParams p) {
-  using C = Config<kHidden, kRows>;
+  using C = Config<T, kHidden, kRows>;
   constexpr int kTiles = C::kTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(8) uint64_t full[2 * C::kChunks];
@@ -106,18 +112,17 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
     unsigned char* cell_stage = gates_stage + kRows * C::kGatesPitch;
     unsigned char* output_stage = cell_stage + kRows * C::kCellPitch;
     unsigned char* hidden_stage = output_stage + kRows * C::kHiddenPitch;
-    unsigned char* my_exchange =
-        exchange + block * (kGridUnits * kRows * 2) + warp / 2 * (kRows * 16) + warp % 2 * 8;
+    // Core matrices are 8 rows by 16 bytes of units.
+    constexpr int kWarpBytes = 4 * C::kElement;
+    unsigned char* my_exchange = exchange + block * (kGridUnits * kRows * C::kElement) +
+                                 warp * kWarpBytes / 16 * (kRows * 16) + warp * kWarpBytes % 16;
     uint32_t consumed = 0, published = 0;
 
-    // Takes h of 4 units a row, the same in all lanes of a row.
-    const auto publish = [&](const uint64_t(&units)[kTiles]) {
-      if (lane_unit == 0) {
+    const auto publish = [&](const Quad<T>(&units)[kTiles]) {
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          *reinterpret_cast<uint64_t*>(my_exchange + (published & 1) * C::kBufferBytes +
-                                       (lane_row + n * 8) * 16) = units[n];
-        }
+      for (int n = 0; n < kTiles; ++n) {
+        AsFactor(units[n]).Store(
+            my_exchange + (published & 1) * C::kBufferBytes + (lane_row + n * 8) * 16, lane_unit);
       }
       ++published;
       ptx::FenceAsyncGlobal();
@@ -131,7 +136,7 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
       int64_t row[kTiles];
       bool lives[kTiles], seen[kTiles];
       float c[kTiles], x[kTiles][4];
-      uint16_t h[kTiles];
+      Bits<T> h[kTiles];
       uint8_t valid[kTiles];
       const auto load_step = [&](int step, float(&values)[kTiles][4], uint8_t(&mask)[kTiles]) {
         const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
@@ -151,16 +156,16 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
         if (row[n] >= p.batch) row[n] = 0;  // computed like row 0, and stored nowhere
         seen[n] = false;
         const int64_t state = row[n] * hidden + unit;
-        h[n] = starts_with_h && unit_lives ? p.initial_h[state] : 0;
+        h[n] = starts_with_h && unit_lives ? static_cast<const Bits<T>*>(p.initial_h)[state] : 0;
         c[n] = p.initial_c != nullptr && unit_lives
                    ? ToAccumulator(static_cast<const T*>(p.initial_c)[state])
                    : 0.f;
       }
       load_step(0, x, valid);
       if (starts_with_h) {
-        uint64_t units[kTiles];
+        Quad<T> units[kTiles];
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) units[n] = GatherUnits(h[n], lane);
+        for (int n = 0; n < kTiles; ++n) units[n] = Quad<T>(h[n], lane);
         publish(units);
       } else {
         ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
@@ -180,7 +185,7 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
           ++consumed;
         }
 
-        uint64_t units[kTiles], out[kTiles];
+        Quad<T> units[kTiles], out[kTiles];
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           // A lane of the lower half has gates i and g of two rows, of the upper half f and o.
@@ -196,25 +201,18 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
             h[n] = ToBits<T>(o * FastTanh(c[n]));
             seen[n] = true;
           }
-          units[n] = GatherUnits(h[n], lane);
+          units[n] = Quad<T>(h[n], lane);
           const int at = lane_row + n * 8;
           out[n] = units[n];
           if (p.mask != nullptr) {
             const bool repeats = valid[n] || (seen[n] && !p.zero_output_for_mask);
-            out[n] = GatherUnits(repeats ? h[n] : 0, lane);
+            out[n] = Quad<T>(repeats ? h[n] : 0, lane);
           }
           if (p.gates != nullptr) {
-            if (lane_unit == 0) {
-              *reinterpret_cast<uint64_t*>(output_stage + at * C::kHiddenPitch + warp * 8) = out[n];
-              *reinterpret_cast<uint64_t*>(hidden_stage + at * C::kHiddenPitch + warp * 8) =
-                  units[n];
-            }
-            const uint64_t gate =
-                TransposeGates(uint32_t(ToBits<T>(i)) | uint32_t(ToBits<T>(f)) << 16,
-                               uint32_t(ToBits<T>(g)) | uint32_t(ToBits<T>(o)) << 16, lane);
-            const int number = (lane >> 2 & 1) * 2 + (lane >> 3 & 1);
-            *reinterpret_cast<uint64_t*>(gates_stage + at * C::kGatesPitch + number * 32 +
-                                         warp * 8) = gate;
+            out[n].Store(output_stage + at * C::kHiddenPitch + warp * kWarpBytes, lane_unit);
+            units[n].Store(hidden_stage + at * C::kHiddenPitch + warp * kWarpBytes, lane_unit);
+            StageGates<T>(gates_stage + at * C::kGatesPitch + warp * kWarpBytes, {i, f, g, o},
+                          lane);
             *reinterpret_cast<float*>(cell_stage + at * C::kCellPitch +
                                       (warp * 4 + lane_unit) * 4) = c[n];
           }
@@ -227,23 +225,26 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
 
         // Nobody waits for what follows. Stages are written again behind the next step's barrier.
         const int64_t first_row = int64_t(slice) * kRows;
-        const auto store_hidden = [&](const unsigned char* stage, int task, uint16_t* to,
+        const auto store_hidden = [&](const unsigned char* stage, int task, void* to,
                                       int64_t row_stride, int64_t step_offset) {
-          const int at = task / 2, from_unit = block * kGridUnits + task % 2 * 8;
+          constexpr int kVectors = C::kElement;  // of 16 bytes, a row
+          const int at = task / kVectors, part = task % kVectors;
+          const int from_unit = block * kGridUnits + part * (16 / C::kElement);
           if (task < 0 || at >= kRows || first_row + at >= p.batch || from_unit >= hidden) return;
-          *reinterpret_cast<uint4*>(to + ((first_row + at) * row_stride + step_offset) * hidden +
+          *reinterpret_cast<uint4*>(static_cast<T*>(to) +
+                                    ((first_row + at) * row_stride + step_offset) * hidden +
                                     from_unit) =
-              *reinterpret_cast<const uint4*>(stage + at * C::kHiddenPitch + task % 2 * 16);
+              *reinterpret_cast<const uint4*>(stage + at * C::kHiddenPitch + part * 16);
         };
         const int thread = threadIdx.x;
         // The output alone is not worth the stage.
-        if (p.gates == nullptr && lane_unit == 0 && (p.return_sequences || last)) {
+        if (p.gates == nullptr && (p.return_sequences || last)) {
 #pragma unroll
           for (int n = 0; n < kTiles; ++n) {
             if (!lives[n]) continue;
             const int64_t at =
                 p.return_sequences ? row[n] * p.batch_stride + step * p.step_stride : row[n];
-            *reinterpret_cast<uint64_t*>(p.output + at * hidden + first_unit) = out[n];
+            out[n].Store(static_cast<T*>(p.output) + at * hidden + first_unit, lane_unit);
           }
         }
         if (p.gates != nullptr) {
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
           } else if (last) {
             store_hidden(output_stage, thread - 128, p.output, 1, 0);
           }
-          StoreGates<C, kRows>(gates_stage, p.gates, block * kGridUnits, hidden,
+          StoreGates<T, kRows>(gates_stage, p.gates, block * kGridUnits, hidden,
                                p.batch - first_row,
                                [&](int at) { return step * p.batch + first_row + at; });
           const int at = thread / 4, from_unit = block * kGridUnits + thread % 4 * 4;
@@ -263,13 +264,14 @@ __global__ void __launch_bounds__(Config<kHidden, kRows>::kThreads, 1)
                 *reinterpret_cast<const uint4*>(cell_stage + at * C::kCellPitch + thread % 4 * 16);
           }
           if (p.hidden != nullptr) {
-            store_hidden(hidden_stage, thread - 192, p.hidden, 1, step * p.batch);
+            store_hidden(hidden_stage, C::kElement == 4 ? thread : thread - 192, p.hidden, 1,
+                         step * p.batch);
           }
         }
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           if (last && lives[n]) {
-            p.final_h[row[n] * hidden + unit] = h[n];
+            static_cast<Bits<T>*>(p.final_h)[row[n] * hidden + unit] = h[n];
             static_cast<T*>(p.final_c)[row[n] * hidden + unit] = FromAccumulator<T>(c[n]);
           }
           valid[n] = next_valid[n];

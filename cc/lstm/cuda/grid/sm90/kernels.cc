@@ -12,10 +12,15 @@ namespace {
 constexpr int kThreads = 384;
 
 const void* Kernel(const GridPlan& plan, GridDirection direction, tfl_dtype dtype) {
-  if (direction == GridDirection::kForward) {
-    return dtype == TFL_FLOAT16 ? GridForwardKernelFloat16(plan) : GridForwardKernelBfloat16(plan);
+  const bool forward = direction == GridDirection::kForward;
+  switch (dtype) {
+    case TFL_FLOAT16:
+      return forward ? GridForwardKernelFloat16(plan) : GridBackwardKernelFloat16(plan);
+    case TFL_BFLOAT16:
+      return forward ? GridForwardKernelBfloat16(plan) : GridBackwardKernelBfloat16(plan);
+    default:
+      return forward ? GridForwardKernelTf32(plan) : GridBackwardKernelTf32(plan);
   }
-  return dtype == TFL_FLOAT16 ? GridBackwardKernelFloat16(plan) : GridBackwardKernelBfloat16(plan);
 }
 
 }  // namespace

@@ -15,22 +15,22 @@ namespace tfl::cuda {
 constexpr int kGridCounters = 96;
 constexpr int kGridCounterPitch = 32;  // uint32: each counter has a cache line of its own
 
-// In both: 16-bit tensors are passed as bits, those whose type varies as void. Counters are
+// In both, void stands for the spec's dtype or, with wide_weights, float32 weights. Counters are
 // [groups][kGridCounters][kGridCounterPitch] zeros. Strides count rows of x, mask and sequences.
 struct GridForwardParams {
   const float* projection;  // [rows, 4 hidden]
   const void* recurrent_kernel;
   const void* bias;   // or null
-  bool wide_weights;  // weights are float32, not the 16-bit type
-  const uint16_t* initial_h;
+  bool wide_weights;  // weights are float32 whatever the dtype
+  const void* initial_h;
   const void* initial_c;
   const uint8_t* mask;
-  uint16_t* output;
-  uint16_t* final_h;
+  void* output;
+  void* final_h;
   void* final_c;
-  uint16_t* gates;  // the reserve (reserve.h), or null
+  void* gates;  // the reserve (reserve.h), or null
   float* cell;
-  uint16_t* hidden;
+  void* hidden;
   void* exchange;  // [groups][2] buffers of h
   uint32_t* counters;
   int64_t batch;
@@ -51,12 +51,12 @@ struct GridBackwardParams {
   const void* initial_c;
   const uint8_t* mask;
   const int64_t* first_valid;  // [batch], with mask
-  const uint16_t* gates;       // the reserve
+  const void* gates;           // the reserve
   const float* cell;
   const void* grad_output;  // or null
   const void* grad_final_h;
   const void* grad_final_c;
-  uint16_t* grad_gates;  // [rows, 4 hidden]
+  void* grad_gates;      // [rows, 4 hidden]
   void* grad_initial_h;  // or null
   void* grad_initial_c;
   void* exchange;  // [groups][2] buffers of gate gradients
@@ -84,6 +84,8 @@ tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype d
                       cudaStream_t stream);
 
 // The kernels themselves; one file for each type and direction.
+const void* GridForwardKernelTf32(const GridPlan& plan);
+const void* GridBackwardKernelTf32(const GridPlan& plan);
 const void* GridForwardKernelFloat16(const GridPlan& plan);
 const void* GridForwardKernelBfloat16(const GridPlan& plan);
 const void* GridBackwardKernelFloat16(const GridPlan& plan);

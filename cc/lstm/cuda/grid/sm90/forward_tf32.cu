@@ -1,0 +1,9 @@
+#include "cc/lstm/cuda/grid/sm90/forward.cuh"
+
+namespace tfl::cuda {
+
+const void* GridForwardKernelTf32(const GridPlan& plan) {
+  return TFL_GRID_CHOOSE_ROWS(ForwardKernel, float, 512, plan);
+}
+
+}  // namespace tfl::cuda
