@@ -2,12 +2,9 @@
 
 #include "cc/lstm/cuda/grid/grid.h"
 #include "cc/lstm/cuda/plan.h"
+#include "cc/lstm/cuda/sm90/cluster.h"
 #include "cc/lstm/cuda/step/step.h"
 #include "cc/lstm/cuda/vector/vector.h"
-#if __has_include("cc/lstm/cuda/sm90/cluster.h") && !defined(TFL_WITHOUT_CLUSTER)
-#include "cc/lstm/cuda/sm90/cluster.h"
-#define TFL_HAS_CLUSTER 1
-#endif
 
 namespace tfl::cuda {
 namespace {
@@ -18,11 +15,9 @@ bool Always(const tfl_lstm_spec&, const DeviceLimits&) { return true; }
 
 const std::vector<Family>& Families() {
   static const auto* families = new std::vector<Family>{
-#ifdef TFL_HAS_CLUSTER
       {"cluster", ReserveLayout::kCluster, ClusterForwardSupported, ClusterBackwardSupported,
        nullptr, ClusterReserveBytes, ClusterForwardWorkspaceBytes, ClusterBackwardWorkspaceBytes,
        ClusterForward, ClusterBackward},
-#endif
       {"vector", ReserveLayout::kSteps, VectorSupported, VectorSupported, VectorPreferred,
        StepReserveBytes, VectorForwardWorkspaceBytes, VectorBackwardWorkspaceBytes, VectorForward,
        VectorBackward},
