@@ -25,6 +25,7 @@ import tf_fused_lstm as tfl
 
 EMBEDDING, UNITS = 64, 128
 BATCH, STEPS = 32, 100
+CHARACTERS = 800_000
 TOLERANCE = 1e-4
 
 
@@ -91,12 +92,12 @@ def build_model(lstm: Callable[..., keras.layers.Layer], vocabulary_size: int) -
     return model
 
 
-def make_examples(codes: NDArray[np.int32], steps: int) -> tuple[NDArray, NDArray]:
+def make_examples(codes: NDArray[np.int32]) -> tuple[NDArray, NDArray]:
     """Windows of the text, shuffled, and the same moved on by one character."""
     count = (len(codes) - 1) // STEPS
     x = codes[: count * STEPS].reshape(count, STEPS)
     y = codes[1 : count * STEPS + 1].reshape(count, STEPS)
-    order = np.random.default_rng(1).permutation(count)[: steps * BATCH]
+    order = np.random.default_rng(1).permutation(count)
     return x[order], y[order]
 
 
@@ -147,21 +148,22 @@ def write_text(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--steps", type=int, default=300, help="training steps with each layer")
+    parser.add_argument(
+        "--epochs", type=int, default=1, help="passes over the text with each layer"
+    )
     parser.add_argument("--length", type=int, default=300, help="characters to write at the end")
     options = parser.parse_args()
-    if options.steps < 1 or options.length < 1:
-        parser.error("--steps and --length must be positive")
+    if options.epochs < 1 or options.length < 1:
+        parser.error("--epochs and --length must be positive")
 
-    text = gather_docstrings(limit=2 * options.steps * BATCH * STEPS + 1)
+    text = gather_docstrings(CHARACTERS)
     vocabulary = Vocabulary(text)
-    x, y = make_examples(vocabulary.encode(text), 2 * options.steps)
-    half = len(x) // 2
+    x, y = make_examples(vocabulary.encode(text))
     print(f"{len(text):,} characters of docstrings, {len(vocabulary)} different ones.")
 
     print("\nTraining with keras.layers.LSTM:")
     stock = build_model(keras.layers.LSTM, len(vocabulary))
-    stock.fit(x[:half], y[:half], batch_size=BATCH)
+    stock.fit(x, y, batch_size=BATCH, epochs=options.epochs)
 
     fused = build_model(tfl.FusedLSTM, len(vocabulary))
     fused.set_weights(stock.get_weights())
@@ -173,7 +175,7 @@ def main() -> int:
         return 1
 
     print("\nTraining on with FusedLSTM:")
-    fused.fit(x[half:], y[half:], batch_size=BATCH)
+    fused.fit(x, y, batch_size=BATCH, epochs=options.epochs)
     print()
     compare_speed({"keras LSTM": stock, "FusedLSTM": fused}, x, y)
     print(f"\nWhat it learned:\n{write_text(fused, vocabulary, 'Return the ', options.length)}")
