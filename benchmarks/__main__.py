@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -39,7 +39,7 @@ def _peers(text: str) -> list[Peer]:
     return [PEERS[name] for name in dict.fromkeys(names)]
 
 
-def _positive(kind: type) -> object:
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     def parse(text: str) -> float:
         value = kind(text)
         if not value > 0:

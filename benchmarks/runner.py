@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -165,6 +166,10 @@ def _finish(candidate: _Candidate, shape: Shape, mode: Mode) -> Measurement:
     )
 
 
+def _report(progress: Progress, where: str, what: str) -> None:
+    progress(f"{where}: {what}")
+
+
 def progress_steps(peers: Sequence[Peer], shapes: Sequence[Shape], modes: Sequence[Mode]) -> int:
     """How often `measure` reports progress."""
     return len(shapes) * len(modes) * (len(peers) + ROUNDS)
@@ -204,11 +209,7 @@ def measure(
             gc.disable()
             try:
                 with quiet():
-                    _time(
-                        candidates,
-                        seconds,
-                        lambda text, at=(shape, mode): progress(f"{at[0]} {at[1]}: {text}"),
-                    )
+                    _time(candidates, seconds, partial(_report, progress, f"{shape} {mode}"))
             finally:
                 gc.enable()
                 for candidate in candidates:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.base import Peer, Program, Settings, Unavailable
+from benchmarks.peers.base import Device, Peer, Program, Settings, Unavailable
 
 __all__ = ["PEERS", "Peer", "Program", "Settings", "Unavailable"]
 
 _TF = ("tensorflow",)
 _KERAS = ("tensorflow", "keras")
 _KERAS_2 = ("tensorflow", "tf_keras")
-_CPU = ("cpu",)
-_GPU = ("gpu",)
+_CPU: tuple[Device, ...] = ("cpu",)
+_GPU: tuple[Device, ...] = ("gpu",)
 
 PEERS: dict[str, Peer] = {
     peer.name: peer

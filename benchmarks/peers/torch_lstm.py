@@ -40,7 +40,12 @@ def _call(problem: Problem, mode: Mode, settings: Settings) -> Callable[[], Any]
     module = torch.nn.LSTM(
         problem.shape.input_size, problem.shape.hidden_size, device=place, dtype=dtype
     )
-    weights = [module.weight_ih_l0, module.weight_hh_l0, module.bias_ih_l0, module.bias_hh_l0]
+    weights: list[Any] = [
+        module.weight_ih_l0,
+        module.weight_hh_l0,
+        module.bias_ih_l0,
+        module.bias_hh_l0,
+    ]
     values = [problem.kernel.T, problem.recurrent_kernel.T, problem.bias, 0 * problem.bias]
     with torch.no_grad():
         for weight, value in zip(weights, values, strict=True):
