@@ -11,7 +11,9 @@ import sys
 def installed_version() -> str:
     """Returns the version of the distribution that brought the tensorflow package."""
     names = importlib.metadata.packages_distributions().get("tensorflow", [])
-    names = [n for n in names if n.lower().replace("_", "-").startswith(("tensorflow", "tf-nightly"))]
+    names = [
+        n for n in names if n.lower().replace("_", "-").startswith(("tensorflow", "tf-nightly"))
+    ]
     versions = {name: importlib.metadata.version(name) for name in sorted(set(names))}
     if len(set(versions.values())) != 1:
         found = ", ".join(f"{name} {version}" for name, version in versions.items())
