@@ -109,8 +109,8 @@ class BackwardPass {
     const int64_t depth = 4 * plan_.hidden_padded;
     const Part part(panels_, index, count);
     for (int64_t panel = part.begin; panel < part.end; ++panel) {
-      PackPanel(columns, 0, depth, panel * PanelWidth<T>(),
-                recurrent_ + panel * depth * PanelWidth<T>());
+      PackTransposed(columns, 0, depth, panel * PanelWidth<T>(),
+                     recurrent_ + panel * depth * PanelWidth<T>());
     }
   }
 

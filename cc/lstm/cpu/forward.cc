@@ -110,13 +110,13 @@ class ForwardPass {
     const Tag<T> d;
     const int64_t hidden = spec_.hidden_size;
     const Part part(panels_, index, count);
-    for (int64_t panel = part.begin; panel < part.end; ++panel) {
-      const int64_t unit = panel * Width<T>();
-      T* to = recurrent_ + panel * hidden * PanelWidth<T>();
-      for (int64_t p = 0; p < hidden; ++p) {
-        const T* from = recurrent_kernel_ + p * 4 * hidden + unit;
-        for (int gate = 0; gate < 4; ++gate, to += Width<T>()) {
-          hn::StoreU(LoadPart(d, ComputeType<T>(), from + gate * hidden, hidden - unit), d, to);
+    for (int64_t p = 0; p < hidden; ++p) {
+      for (int gate = 0; gate < 4; ++gate) {
+        const T* from = recurrent_kernel_ + (p * 4 + gate) * hidden;
+        for (int64_t panel = part.begin; panel < part.end; ++panel) {
+          const int64_t unit = panel * Width<T>();
+          hn::StoreU(LoadPart(d, ComputeType<T>(), from + unit, hidden - unit), d,
+                     recurrent_ + (panel * hidden + p) * PanelWidth<T>() + gate * Width<T>());
         }
       }
     }

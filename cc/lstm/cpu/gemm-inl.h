@@ -39,21 +39,24 @@ HWY_INLINE void PackTransposedRun(const T* const* rows, int64_t begin, int64_t l
   if constexpr (sizeof(T) == 4) {
     const hn::FixedTag<T, 4> d;
     const hn::RebindToUnsigned<hn::RepartitionToWide<decltype(d)>> dw;
-    for (; p + 4 <= length; p += 4) {
+    // A cache line of each row at a time: rows a power of two apart share few sets of the cache.
+    for (int64_t run; (run = std::min<int64_t>(16, (length - p) / 4 * 4)) > 0; p += run) {
       for (int64_t j = 0; j < kPanel; j += 4) {
-        const auto a = hn::LoadU(d, rows[j] + begin + p);
-        const auto b = hn::LoadU(d, rows[j + 1] + begin + p);
-        const auto e = hn::LoadU(d, rows[j + 2] + begin + p);
-        const auto f = hn::LoadU(d, rows[j + 3] + begin + p);
-        const auto ab0 = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
-        const auto ab1 = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
-        const auto ef0 = hn::BitCast(dw, hn::InterleaveLower(d, e, f));
-        const auto ef1 = hn::BitCast(dw, hn::InterleaveUpper(d, e, f));
-        T* to = panel + p * kPanel + j;
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab0, ef0)), d, to);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab0, ef0)), d, to + kPanel);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab1, ef1)), d, to + 2 * kPanel);
-        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab1, ef1)), d, to + 3 * kPanel);
+        for (int64_t q = p; q < p + run; q += 4) {
+          const auto a = hn::LoadU(d, rows[j] + begin + q);
+          const auto b = hn::LoadU(d, rows[j + 1] + begin + q);
+          const auto e = hn::LoadU(d, rows[j + 2] + begin + q);
+          const auto f = hn::LoadU(d, rows[j + 3] + begin + q);
+          const auto ab0 = hn::BitCast(dw, hn::InterleaveLower(d, a, b));
+          const auto ab1 = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
+          const auto ef0 = hn::BitCast(dw, hn::InterleaveLower(d, e, f));
+          const auto ef1 = hn::BitCast(dw, hn::InterleaveUpper(d, e, f));
+          T* to = panel + q * kPanel + j;
+          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab0, ef0)), d, to);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab0, ef0)), d, to + kPanel);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab1, ef1)), d, to + 2 * kPanel);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab1, ef1)), d, to + 3 * kPanel);
+        }
       }
     }
   }
@@ -63,41 +66,47 @@ HWY_INLINE void PackTransposedRun(const T* const* rows, int64_t begin, int64_t l
   }
 }
 
-// Packs columns [column, column + PanelWidth) of depth [begin, begin + depth).
+// Packs `panels` panels from column `column` on, depth [begin, begin + depth), one after the other.
+// Reads each row of the source once, as its rows may be pages apart.
 template <class T>
-HWY_NOINLINE void PackPanel(const Columns<T>& from, int64_t begin, int64_t depth, int64_t column,
-                            T* panel) {
+HWY_NOINLINE void PackColumns(const Columns<T>& from, int64_t begin, int64_t depth, int64_t column,
+                              int64_t panels, T* packed) {
   const Tag<T> d;
   constexpr int64_t kWidth = Width<T>();
   constexpr int64_t kPanel = PanelWidth<T>();
-  if (from.kind != Columns<T>::kGatesTransposed) {
-    for (int v = 0; v < 4; ++v) {
-      int64_t source = column + v * kWidth;
-      int64_t valid = from.count - source;
-      if (from.kind == Columns<T>::kGates) {
-        const int64_t gate = source / from.hidden_padded;
-        const int64_t unit = source % from.hidden_padded;
-        source = gate * from.hidden + unit;
-        valid = gate < 4 ? from.hidden - unit : 0;
-      }
-      T* to = panel + v * kWidth;
-      if (valid <= 0) {
-        for (int64_t p = 0; p < depth; ++p) hn::StoreU(hn::Zero(d), d, to + p * kPanel);
-      } else if (valid >= kWidth) {
-        const T* data = from.data + begin * from.stride + source;
-        for (int64_t p = 0; p < depth; ++p) {
-          hn::StoreU(hn::LoadU(d, data + p * from.stride), d, to + p * kPanel);
-        }
+  constexpr int64_t kMostVectors = 4 * kBlockPanels;
+  int64_t source[kMostVectors], valid[kMostVectors];
+  const int64_t vectors = 4 * panels;
+  for (int64_t v = 0; v < vectors; ++v) {
+    source[v] = column + v * kWidth;
+    valid[v] = from.count - source[v];
+    if (from.kind == Columns<T>::kGates) {
+      const int64_t gate = source[v] / from.hidden_padded;
+      const int64_t unit = source[v] % from.hidden_padded;
+      source[v] = gate * from.hidden + unit;
+      valid[v] = gate < 4 ? from.hidden - unit : 0;
+    }
+  }
+  for (int64_t p = 0; p < depth; ++p) {
+    const T* row = from.data + (begin + p) * from.stride;
+    for (int64_t v = 0; v < vectors; ++v) {
+      T* to = packed + (v / 4 * depth + p) * kPanel + v % 4 * kWidth;
+      if (HWY_LIKELY(valid[v] >= kWidth)) {
+        hn::StoreU(hn::LoadU(d, row + source[v]), d, to);
+      } else if (valid[v] > 0) {
+        hn::StoreU(LoadPart(d, ComputeType<T>(), row + source[v], valid[v]), d, to);
       } else {
-        const T* data = from.data + begin * from.stride + source;
-        for (int64_t p = 0; p < depth; ++p) {
-          hn::StoreU(LoadPart(d, ComputeType<T>(), data + p * from.stride, valid), d,
-                     to + p * kPanel);
-        }
+        hn::StoreU(hn::Zero(d), d, to);
       }
     }
-    return;
   }
+}
+
+// Packs one panel of a transposed source.
+template <class T>
+HWY_NOINLINE void PackTransposed(const Columns<T>& from, int64_t begin, int64_t depth,
+                                 int64_t column, T* panel) {
+  constexpr int64_t kPanel = PanelWidth<T>();
   const int64_t valid = std::min(kPanel, from.count - column);
   const T* rows[kPanel];
   for (int64_t p = begin; p < begin + depth;) {
@@ -124,6 +133,9 @@ HWY_NOINLINE void PackPanel(const Columns<T>& from, int64_t begin, int64_t depth
     p += run;
   }
 }
+
+// Between the elements of a column of packed rows: a tile's, rounded up to what copies at once.
+constexpr int64_t kPackedRows = kTileRows == 6 ? 8 : 4;
 
 // c = a b + bias: row r, column j.
 template <class T>
@@ -165,17 +177,20 @@ HWY_INLINE void ProductTile(const Product<T>& product, bool first, Tile<T>& tile
   for (int r = 0; r < rows; ++r) std::copy(part[r], part[r] + valid, c[r]);
 }
 
-// Packs columns [row, row + rows) of the transposed factor, tile by tile: [tile][p][kTileRows].
+// Packs columns from `row` on of the transposed factor, tile by tile: [tile][p][kPackedRows].
 template <class T>
 HWY_NOINLINE void PackRows(const Product<T>& product, int64_t begin, int64_t depth, int64_t row,
                            const TileRows& tiles, T* packed) {
   for (int64_t p = 0; p < depth; ++p) {
     const T* from = product.a(begin + p) + row;
-    for (int64_t t = 0; t < tiles.tiles; ++t) {
+    T* to = packed + p * kPackedRows;
+    for (int64_t t = 0; t < tiles.tiles; ++t, to += depth * kPackedRows) {
       const int64_t first = tiles.Begin(t);
-      const int64_t height = tiles.Begin(t + 1) - first;
-      T* to = packed + (t * depth + p) * kTileRows;
-      for (int64_t r = 0; r < height; ++r) to[r] = from[first + r];
+      if (HWY_LIKELY(row + first + kPackedRows <= product.rows)) {
+        std::memcpy(to, from + first, kPackedRows * sizeof(T));
+      } else {
+        std::copy(from + first, from + tiles.Begin(t + 1), to);
+      }
     }
   }
 }
@@ -186,15 +201,21 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& product, int64_t row_begin, in
                                 int64_t panel_begin, int64_t panel_end, T* scratch) {
   constexpr int64_t kPanel = PanelWidth<T>();
   static_assert(kPanel <= kMaxPanel, "the scratch holds kBlockPanels panels");
-  static_assert(kBlockRows % kTileRows == 0, "the scratch holds kBlockRows packed rows");
+  static_assert(kBlockRows % kTileRows == 0 && 6 * kPackedRows <= 8 * kTileRows,
+                "the scratch holds kBlockRows packed rows");
   T* packed_b = scratch;
   T* packed_a = scratch + kBlockDepth * kBlockPanels * kMaxPanel;
   for (int64_t panel = panel_begin; panel < panel_end; panel += kBlockPanels) {
     const int64_t panels = std::min(kBlockPanels, panel_end - panel);
     for (int64_t begin = 0; begin == 0 || begin < product.depth; begin += kBlockDepth) {
       const int64_t depth = std::min(kBlockDepth, product.depth - begin);
-      for (int64_t i = 0; i < panels; ++i) {
-        PackPanel(product.b, begin, depth, (panel + i) * kPanel, packed_b + i * depth * kPanel);
+      if (product.b.kind == Columns<T>::kGatesTransposed) {
+        for (int64_t i = 0; i < panels; ++i) {
+          PackTransposed(product.b, begin, depth, (panel + i) * kPanel,
+                         packed_b + i * depth * kPanel);
+        }
+      } else {
+        PackColumns(product.b, begin, depth, panel * kPanel, panels, packed_b);
       }
       for (int64_t row = row_begin; row < row_end; row += kBlockRows) {
         const TileRows tiles(std::min(kBlockRows, row_end - row));
@@ -203,10 +224,10 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& product, int64_t row_begin, in
           const int64_t first = row + tiles.Begin(t);
           const int height = static_cast<int>(row + tiles.Begin(t + 1) - first);
           Tile<T> tile;
-          tile.a_stride = product.a_transposed ? kTileRows : 1;
+          tile.a_stride = product.a_transposed ? kPackedRows : 1;
           tile.depth = depth;
           for (int r = 0; r < height && depth > 0; ++r) {
-            tile.a[r] = product.a_transposed ? packed_a + t * depth * kTileRows + r
+            tile.a[r] = product.a_transposed ? packed_a + t * depth * kPackedRows + r
                                              : product.a(first + r) + begin;
           }
           for (int64_t i = 0; i < panels; ++i) {

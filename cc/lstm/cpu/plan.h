@@ -19,7 +19,7 @@ inline constexpr int64_t kBlockRows = 192;
 inline constexpr int64_t kBlockPanels = 4;
 // Elements of scratch that a member needs for a packed block of both factors.
 inline constexpr int64_t kMemberScratch =
-    kBlockDepth * (kBlockPanels * kMaxPanel + kBlockRows + 16);
+    kBlockDepth * (kBlockPanels * kMaxPanel + kBlockRows / 6 * 8);
 
 // Byte offsets into the reserve or workspace; each is a multiple of 64. Buffers of width H_p hold
 // hidden_padded units a row; elements are of the compute type: double for float64, else float.
