@@ -1,6 +1,5 @@
 """Weight conversion, against the frameworks that the weights come from."""
 
-import keras
 import numpy as np
 import onnx
 import onnxruntime
@@ -8,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 import torch
+from stacks import keras_stack, random_cell, random_cells
 from tf_keras.src.layers.rnn import legacy_cells
 from tf_keras.src.layers.rnn.gru_lstm_utils import canonical_to_params
 from tf_keras.src.saving.legacy.hdf5_format import preprocess_weights_for_loading
@@ -19,43 +19,16 @@ BATCH, STEPS, INPUTS, UNITS = 3, 6, 5, 7
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}
 
 
-def random_cell(rng, inputs=INPUTS, units=UNITS, bias=True):
-    return convert.LSTMWeights(
-        rng.standard_normal((inputs, 4 * units)).astype(np.float32),
-        rng.standard_normal((units, 4 * units)).astype(np.float32),
-        rng.standard_normal(4 * units).astype(np.float32) if bias else None,
-    )
+def cell_of(rng):
+    return random_cell(rng, INPUTS, UNITS)
 
 
-def random_cells(rng, layers, directions, bias=True):
-    return [
-        random_cell(rng, INPUTS if layer == 0 else directions * UNITS, bias=bias)
-        for layer in range(layers)
-        for _ in range(directions)
-    ]
+def cells_of(rng, layers, directions, bias=True):
+    return random_cells(rng, layers, directions, INPUTS, UNITS, bias)
 
 
 def random_x(rng):
     return rng.standard_normal((BATCH, STEPS, INPUTS)).astype(np.float32)
-
-
-def keras_model(cells, directions, x):
-    """Stock Keras layers of those weights, applied: (sequence, [h, c of every cell])."""
-    states = []
-    for i in range(0, len(cells), directions):
-        parts = []
-        for d, cell in enumerate(cells[i : i + directions]):
-            layer = keras.layers.LSTM(
-                cell.hidden_size, return_sequences=True, return_state=True, go_backwards=d == 1,
-                use_bias=cell.bias is not None,
-            )  # fmt: skip
-            layer.build(x.shape)
-            layer.set_weights([w for w in cell if w is not None])
-            out, h, c = (np.asarray(v) for v in layer(x))
-            parts.append(out[:, ::-1] if d else out)
-            states += [h, c]
-        x = np.concatenate(parts, -1)
-    return x, states
 
 
 def assert_cells_equal(got, wanted):
@@ -78,28 +51,28 @@ def test_torch(rng, layers, bidirectional, bias):
     with torch.no_grad():
         wanted, (h, c) = module(torch.from_numpy(x))
     cells = convert.from_torch(module.state_dict())
-    got, states = keras_model(cells, 1 + bidirectional, x)
+    got, final_h, final_c = keras_stack(cells, 1 + bidirectional, x)
     np.testing.assert_allclose(got, wanted, **CLOSE)
-    np.testing.assert_allclose(np.stack(states[0::2]), h, **CLOSE)
-    np.testing.assert_allclose(np.stack(states[1::2]), c, **CLOSE)
+    np.testing.assert_allclose(final_h, h, **CLOSE)
+    np.testing.assert_allclose(final_c, c, **CLOSE)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_to_torch(rng, layers, bidirectional):
-    cells = random_cells(rng, layers, 1 + bidirectional)
+    cells = cells_of(rng, layers, 1 + bidirectional)
     state_dict = convert.to_torch(cells, bidirectional=bidirectional)
     module = torch.nn.LSTM(INPUTS, UNITS, layers, batch_first=True, bidirectional=bidirectional)
     module.load_state_dict({name: torch.from_numpy(v) for name, v in state_dict.items()})
     x = random_x(rng)
     with torch.no_grad():
         got, _ = module(torch.from_numpy(x))
-    np.testing.assert_allclose(got, keras_model(cells, 1 + bidirectional, x)[0], **CLOSE)
+    np.testing.assert_allclose(got, keras_stack(cells, 1 + bidirectional, x)[0], **CLOSE)
     assert_cells_equal(convert.from_torch(state_dict), cells)
 
 
 def test_torch_prefix(rng):
-    cells = random_cells(rng, 2, 1, bias=False)
+    cells = cells_of(rng, 2, 1, bias=False)
     state_dict = convert.to_torch(cells, prefix="encoder.lstm.")
     assert all(name.startswith("encoder.lstm.weight") for name in state_dict)
     assert_cells_equal(convert.from_torch(state_dict, "encoder.lstm."), cells)
@@ -137,20 +110,20 @@ def test_onnx(rng, direction, bias):
     cells = convert.from_onnx(w, r, b)
     assert len(cells) == count
     if direction == "reverse":
-        got = keras_model(cells, 1, x[:, ::-1])[0][:, ::-1]
+        got = keras_stack(cells, 1, x[:, ::-1])[0][:, ::-1]
     else:
-        got = keras_model(cells, count, x)[0]
+        got = keras_stack(cells, count, x)[0]
     np.testing.assert_allclose(got, wanted.reshape(BATCH, STEPS, -1), **CLOSE)
 
 
 @pytest.mark.parametrize("directions", [1, 2])
 def test_to_onnx(rng, directions):
-    cells = random_cells(rng, 1, directions)
+    cells = cells_of(rng, 1, directions)
     w, r, b = convert.to_onnx(cells)
     x = random_x(rng)
     direction = "bidirectional" if directions == 2 else "forward"
     got = run_onnx(w, r, b, direction, x).reshape(BATCH, STEPS, -1)
-    np.testing.assert_allclose(got, keras_model(cells, directions, x)[0], **CLOSE)
+    np.testing.assert_allclose(got, keras_stack(cells, directions, x)[0], **CLOSE)
     assert_cells_equal(convert.from_onnx(w, r, b), cells)
 
 
@@ -173,16 +146,16 @@ def test_basic_lstm_cell(rng, cell_class, forget_bias):
         cell.variables[1].load(bias, session)
         wanted, (c, h) = session.run([tf.stack(outputs, 1), state])
     weights = convert.from_basic_lstm_cell(kernel, bias, forget_bias=forget_bias)
-    got, states = keras_model([weights], 1, x)
+    got, final_h, final_c = keras_stack([weights], 1, x)
     np.testing.assert_allclose(got, wanted, **CLOSE)
-    np.testing.assert_allclose(states[0], h, **CLOSE)
-    np.testing.assert_allclose(states[1], c, **CLOSE)
+    np.testing.assert_allclose(final_h[0], h, **CLOSE)
+    np.testing.assert_allclose(final_c[0], c, **CLOSE)
 
 
 @pytest.mark.parametrize("forget_bias", [0.0, 1.0])
 def test_to_lstm_block_cell(rng, forget_bias):
     """TensorFlow's LSTMBlockCell op, fed with converted weights."""
-    cell = random_cell(rng)
+    cell = cell_of(rng)
     x = random_x(rng)
     kernel, bias = convert.to_basic_lstm_cell(cell, forget_bias=forget_bias)
     c = h = tf.zeros([BATCH, UNITS])
@@ -195,7 +168,7 @@ def test_to_lstm_block_cell(rng, forget_bias):
         )  # fmt: skip
         c, h = step.cs, step.h
         outputs.append(h)
-    np.testing.assert_allclose(tf.stack(outputs, 1), keras_model([cell], 1, x)[0], **CLOSE)
+    np.testing.assert_allclose(tf.stack(outputs, 1), keras_stack([cell], 1, x)[0], **CLOSE)
     back = convert.from_basic_lstm_cell(kernel, bias, forget_bias=forget_bias)
     for got, wanted in zip(back, cell, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-6)
@@ -211,7 +184,7 @@ def test_keras_cudnn_lstm_against_keras(rng):
     for g, w in zip(convert.from_keras_cudnn_lstm(*cudnn), wanted, strict=True):
         np.testing.assert_array_equal(g, w)
 
-    cell = random_cell(rng)
+    cell = cell_of(rng)
     back = preprocess_weights_for_loading(layer, list(convert.to_keras_cudnn_lstm(cell)))
     for g, w in zip(back, cell, strict=True):
         np.testing.assert_array_equal(g, w)
@@ -220,7 +193,7 @@ def test_keras_cudnn_lstm_against_keras(rng):
 
 def test_cudnn_params_against_keras(rng):
     """tf_keras builds the blob of a single layer itself, for CudnnRNNV3."""
-    cell = random_cell(rng)
+    cell = cell_of(rng)
     bias = np.zeros(4 * UNITS, np.float32)
     wanted = canonical_to_params(
         weights=np.split(cell.kernel, 4, 1) + np.split(cell.recurrent_kernel, 4, 1),
@@ -234,7 +207,7 @@ def test_cudnn_params_against_keras(rng):
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_cudnn_params_round_trip(rng, layers, bidirectional):
-    cells = random_cells(rng, layers, 1 + bidirectional)
+    cells = cells_of(rng, layers, 1 + bidirectional)
     sizes = {"num_layers": layers, "num_units": UNITS, "input_size": INPUTS}
     params = convert.to_cudnn_params(cells, bidirectional=bidirectional)
     assert params.shape == (convert.cudnn_params_size(**sizes, bidirectional=bidirectional),)

@@ -1,0 +1,484 @@
+"""Rewriting graphs: TensorFlow builds CudnnRNN ops without a GPU, Keras says what they compute."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from stacks import keras_stack, random_cell, random_cells
+
+from tf_fused_lstm import convert
+from tf_fused_lstm.__main__ import main
+from tf_fused_lstm.convert.graph import rewrite, rewrite_graph_def
+
+BATCH, STEPS, INPUTS, UNITS = 4, 6, 5, 7
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+RNN = {
+    "CudnnRNN": tf.raw_ops.CudnnRNN,
+    "CudnnRNNV2": tf.raw_ops.CudnnRNNV2,
+    "CudnnRNNV3": tf.raw_ops.CudnnRNNV3,
+}
+
+
+class Problem:
+    """A stack of layers, its input and initial states, and what Keras makes of them."""
+
+    def __init__(self, rng, layers=1, directions=1, lengths=None, time_major=True):
+        self.layers, self.directions, self.time_major = layers, directions, time_major
+        self.cells = random_cells(rng, layers, directions, INPUTS, UNITS)
+        self.x = rng.standard_normal((BATCH, STEPS, INPUTS)).astype(np.float32)
+        shape = (layers * directions, BATCH, UNITS)
+        self.h, self.c = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+        self.lengths = np.full(BATCH, STEPS, np.int32) if lengths is None else lengths
+
+    @property
+    def direction(self):
+        return "bidirectional" if self.directions == 2 else "unidirectional"
+
+    @property
+    def batch_axis(self):
+        """Of x, h and c as the op takes them."""
+        return 1 if self.time_major else 0
+
+    def blob(self):
+        return convert.to_cudnn_params(self.cells, bidirectional=self.directions == 2)
+
+    def canonical(self):
+        return convert.to_cudnn_canonical(self.cells, bidirectional=self.directions == 2)
+
+    def layout(self, array):
+        return array.swapaxes(0, 1)
+
+    def feeds(self):
+        """x, h, c as the op takes them."""
+        if self.time_major:
+            return self.layout(self.x), self.h, self.c
+        return self.x, self.layout(self.h), self.layout(self.c)
+
+    def wanted(self):
+        output = np.zeros((BATCH, STEPS, self.directions * UNITS), np.float32)
+        final = np.stack([self.h, self.c])
+        for b, n in enumerate(self.lengths):
+            rows = slice(b, b + 1)
+            initial = list(zip(self.h[:, rows], self.c[:, rows], strict=True))
+            output[rows, :n], final[0][:, rows], final[1][:, rows] = keras_stack(
+                self.cells, self.directions, self.x[rows, :n], initial
+            )
+        if self.time_major:
+            return self.layout(output), *final
+        return output, *(self.layout(f) for f in final)
+
+    def check(self, got):
+        for g, w in zip(got, self.wanted(), strict=True):
+            np.testing.assert_allclose(g, w, **CLOSE)
+
+
+def rnn(problem, op, x, h, c, params, lengths=None, **attributes):
+    arguments = {
+        "input": x, "input_h": h, "input_c": c, "params": params, "direction": problem.direction,
+        **attributes,
+    }  # fmt: skip
+    if op == "CudnnRNNV3":
+        arguments["sequence_lengths"] = problem.lengths if lengths is None else lengths
+        arguments["time_major"] = problem.time_major
+    return RNN[op](**arguments)
+
+
+def frozen(problem, op, weights, **attributes):
+    """A GraphDef with placeholders x, h, c, and an op named rnn."""
+    with tf.Graph().as_default() as graph:
+        x, h, c = (
+            tf.compat.v1.placeholder(
+                tf.float32, [None if i == problem.batch_axis else n for i, n in enumerate(v.shape)],
+                name,
+            )
+            for name, v in zip("xhc", problem.feeds(), strict=True)
+        )  # fmt: skip
+        if weights == "blob":
+            params = tf.constant(problem.blob())
+        elif weights == "identity":
+            params = tf.identity(tf.reshape(tf.constant(problem.blob()), [-1]))
+        elif weights == "fed":
+            params = tf.compat.v1.placeholder(tf.float32, [None], "params")
+        else:
+            make = getattr(tf.raw_ops, f"CudnnRNNCanonicalToParams{weights.removeprefix('pack')}")
+            lists = zip(("weights", "biases"), problem.canonical(), strict=True)
+            params = make(
+                num_layers=problem.layers, num_units=UNITS, input_size=INPUTS,
+                direction=problem.direction,
+                **{name: [tf.constant(v) for v in values] for name, values in lists},
+            )  # fmt: skip
+        rnn(problem, op, x, h, c, params, name="rnn", **attributes)
+    return graph.as_graph_def()
+
+
+def run(graph_def, feeds, fetches):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.graph_util.import_graph_def(graph_def, name="")
+        return session.run(fetches, feeds)
+
+
+def op_counts(nodes):
+    types = [node.op for node in nodes]
+    return {op: types.count(op) for op in set(types)}
+
+
+def run_rnn(problem, graph_def, **more):
+    feeds = dict(zip(("x:0", "h:0", "c:0"), problem.feeds(), strict=True))
+    return run(graph_def, feeds | more, ["rnn:0", "rnn:1", "rnn:2"])
+
+
+@pytest.mark.parametrize("weights", ["blob", "identity", "fed", "pack", "packV2"])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("op", RNN)
+def test_cudnn_rnn(rng, op, directions, layers, weights):
+    problem = Problem(rng, layers, directions)
+    new, entries, moved = rewrite_graph_def(frozen(problem, op, weights))
+    feeds = {"params:0": problem.blob()} if weights == "fed" else {}
+    problem.check(run_rnn(problem, new, **feeds))
+    counts = op_counts(new.node)
+    assert counts["FusedLSTM"] == layers * directions
+    assert not [name for name in counts if name.startswith("Cudnn")]
+    assert moved == {}
+    (entry,) = entries
+    assert entry.rewritten
+    assert (entry.node, entry.op) == ("rnn", op)
+    assert f"{INPUTS} -> {UNITS}" in entry.detail
+    if weights != "fed":  # the weights are constants of the new op's, the old ones are gone
+        assert counts.get("Slice", 0) == counts.get("Transpose", 0) == 0
+        assert sum(n.ByteSize() for n in new.node) < 1.5 * problem.blob().nbytes + 20000
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_sequence_lengths_and_layout(rng, directions, layers, time_major):
+    lengths = np.array([4, STEPS, 1, 3], np.int32)
+    problem = Problem(rng, layers, directions, lengths, time_major)
+    new, _, _ = rewrite_graph_def(frozen(problem, "CudnnRNNV3", "blob"))
+    problem.check(run_rnn(problem, new))
+    (masks,) = {n.attr["num_mask"].i for n in new.node if n.op == "FusedLSTM"}
+    assert masks == 1
+
+
+@pytest.mark.parametrize("batch_is_known", [False, True])
+def test_full_lengths_need_no_mask(rng, batch_is_known):
+    """As Keras's CuDNNLSTM asks for them: Fill([batch], Shape(x)[0])."""
+    problem = Problem(rng)
+    with tf.Graph().as_default() as graph:
+        shapes = [v.shape if batch_is_known else (v.shape[0], None, v.shape[2])
+                  for v in problem.feeds()]  # fmt: skip
+        if not batch_is_known:
+            shapes[0] = (None, None, INPUTS)
+        x, h, c = (
+            tf.compat.v1.placeholder(tf.float32, shape, name)
+            for name, shape in zip("xhc", shapes, strict=True)
+        )
+        lengths = tf.fill([tf.shape(x)[1]], tf.shape(x)[0])
+        rnn(problem, "CudnnRNNV3", x, h, c, tf.constant(problem.blob()), lengths, name="rnn")
+    new, _, _ = rewrite_graph_def(graph.as_graph_def())
+    problem.check(run_rnn(problem, new))
+    (node,) = [n for n in new.node if n.op == "FusedLSTM"]
+    assert node.attr["num_mask"].i == 0
+
+
+def test_gpu_device_and_control_inputs(rng):
+    """Old graphs name a GPU; the new ops run on what there is."""
+    problem = Problem(rng)
+    graph_def = frozen(problem, "CudnnRNN", "blob")
+    for node in graph_def.node:
+        if node.op == "CudnnRNN":
+            node.device = "/device:GPU:0"
+            node.attr["_class"].list.s.append(b"loc:@x")
+            node.input.append("^x")
+    graph_def.node.add(name="after", op="NoOp", input=["^rnn"])
+    new, _, _ = rewrite_graph_def(graph_def)
+    problem.check(run_rnn(problem, new))
+    (node,) = [n for n in new.node if n.name == "rnn"]
+    assert "^x" in node.input
+
+
+def test_parameters_ops(rng):
+    """What a CudnnLSTM's saver has in its graph, without an RNN op that reads it."""
+    problem = Problem(rng, 2, 2)
+    weights, biases = problem.canonical()
+    sizes = {"num_layers": 2, "num_units": UNITS, "input_size": INPUTS}
+    with tf.Graph().as_default() as graph:
+        direction = {"direction": "bidirectional"}
+        packed = tf.raw_ops.CudnnRNNCanonicalToParams(
+            **sizes, weights=weights, biases=biases, **direction
+        )
+        blob = tf.add(packed, 1.0, name="blob")
+        tf.raw_ops.CudnnRNNParamsToCanonical(
+            **sizes, params=blob, num_params=32, **direction, name="unpacked"
+        )
+        tf.raw_ops.CudnnRNNParamsSize(**sizes, T=tf.float32, S=tf.int32, **direction, name="size")
+    new, entries, _ = rewrite_graph_def(graph.as_graph_def())
+    assert [e.rewritten for e in entries] == [True] * 3
+    fetches = ["blob:0", "size:0", *(f"unpacked:{i}" for i in range(64))]
+    got_blob, size, *unpacked = run(new, {}, fetches)
+    np.testing.assert_array_equal(got_blob, problem.blob() + 1)
+    assert size == problem.blob().size
+    for got, wanted in zip(unpacked, [*weights, *biases], strict=True):
+        np.testing.assert_array_equal(got, wanted + 1)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"rnn_mode": "gru"}, "rnn_mode is gru"),
+        ({"input_mode": "skip_input"}, "input_mode is skip_input"),
+        ({"dropout": 0.5, "is_training": True}, "dropout of 0.5 in training"),
+    ],
+)
+def test_left_for_its_attributes(rng, attributes, reason):
+    problem = Problem(rng)
+    graph_def = frozen(problem, "CudnnRNNV2", "blob", **attributes)
+    new, (entry,), _ = rewrite_graph_def(graph_def)
+    assert not entry.rewritten
+    assert reason in entry.detail
+    assert op_counts(new.node) == op_counts(graph_def.node)
+
+
+def test_training_graph_is_left(rng):
+    problem = Problem(rng)
+    with tf.Graph().as_default() as graph:
+        x, h, c = (tf.constant(v) for v in problem.feeds())
+        params = tf.constant(problem.blob())
+        output = rnn(problem, "CudnnRNN", x, h, c, params)[0]
+        tf.gradients(output, x)
+    new, entries, _ = rewrite_graph_def(graph.as_graph_def())
+    assert {(e.op, e.rewritten) for e in entries} == {
+        ("CudnnRNN", False), ("CudnnRNNBackprop", False)
+    }  # fmt: skip
+    assert "its reserve is read: a training graph" in entries[0].detail
+    assert "FusedLSTM" not in op_counts(new.node)
+
+
+class Exported(tf.Module):
+    """A bidirectional stack whose weights are variables, in nested functions."""
+
+    def __init__(self, problem):
+        super().__init__()
+        self.problem = problem
+        weights, biases = problem.canonical()
+        self.weights = [tf.Variable(v) for v in weights]
+        self.biases = [tf.Variable(v) for v in biases]
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, INPUTS), tf.float32, "x")])
+    def serve(self, x):
+        return {"y": 2 * self.inner(x)}
+
+    @tf.function
+    def inner(self, x):
+        problem = self.problem
+        params = tf.raw_ops.CudnnRNNCanonicalToParamsV2(
+            num_layers=problem.layers, num_units=UNITS, input_size=INPUTS,
+            weights=[v.read_value() for v in self.weights],
+            biases=[v.read_value() for v in self.biases], direction=problem.direction,
+        )  # fmt: skip
+        zeros = tf.zeros([len(problem.cells), tf.shape(x)[1], UNITS])
+        lengths = tf.fill([tf.shape(x)[1]], tf.shape(x)[0])
+        return rnn(problem, "CudnnRNNV3", x, zeros, zeros, params, lengths).output
+
+
+def exported(rng, path):
+    problem = Problem(rng, 2, 2)
+    problem.h[:] = problem.c[:] = 0
+    module = Exported(problem)
+    tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
+    return problem
+
+
+def test_saved_model(rng, tmp_path):
+    problem = exported(rng, tmp_path / "in")
+    entries = rewrite(tmp_path / "in", tmp_path / "out")
+    assert entries
+    assert all(e.rewritten and e.graph for e in entries)
+    loaded = tf.saved_model.load(str(tmp_path / "out"))
+    x, _, _ = problem.feeds()
+    wanted = 2 * problem.wanted()[0]
+    np.testing.assert_allclose(loaded.serve(x)["y"], wanted, **CLOSE)
+    got = loaded.signatures["serving_default"](x=tf.constant(x))["y"]
+    np.testing.assert_allclose(got, wanted, **CLOSE)
+
+    # D6: a reloaded model has gradients, to its variables too.
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loaded.serve(x)["y"])
+    for gradient in tape.gradient(loss, [*loaded.weights, *loaded.biases]):
+        assert np.abs(gradient).max() > 0
+
+
+def test_command(rng, tmp_path, capsys):
+    problem = Problem(rng, 2)
+    source = tmp_path / "frozen.pb"
+    source.write_bytes(frozen(problem, "CudnnRNNV3", "pack").SerializeToString())
+    assert main(["rewrite", str(source), str(tmp_path / "out.pb"), "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry["op"] == "CudnnRNNV3"
+    assert entry["rewritten"] is True
+    new = tf.compat.v1.GraphDef.FromString((tmp_path / "out.pb").read_bytes())
+    problem.check(run_rnn(problem, new))
+
+    assert main(["rewrite", str(source), str(tmp_path / "out.pb")]) == 1
+    assert "OUT must not exist" in capsys.readouterr().err
+    assert main(["rewrite", str(tmp_path / "no"), str(tmp_path / "new.pb")]) == 1
+    assert "IN must be" in capsys.readouterr().err
+    (tmp_path / "text.pb").write_text("no graph")
+    assert main(["rewrite", str(tmp_path / "text.pb"), str(tmp_path / "new.pb")]) == 1
+    assert "does not hold a GraphDef" in capsys.readouterr().err
+
+
+def test_command_in_a_process(rng, tmp_path):
+    exported(rng, tmp_path / "in")
+    command = [sys.executable, "-m", "tf_fused_lstm", "rewrite", "in", "out"]
+    root = pathlib.Path(convert.__file__).parents[2]
+    for name in ("in", "out"):
+        command[command.index(name)] = str(tmp_path / name)
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert result.stdout.strip().endswith("rewritten, 0 left")
+    assert "2 layers, bidirectional, 5 -> 7" in result.stdout
+
+
+# BlockLSTM runs on the CPU as it is, so the graph before is the reference.
+
+PEEPHOLE = np.zeros(UNITS, np.float32)
+
+
+def block_feeds(rng):
+    shapes = {"x": (STEPS, BATCH, INPUTS), "c": (BATCH, UNITS), "h": (BATCH, UNITS)}
+    return {f"{n}:0": rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+
+
+def block(rng, op, x, c, h, seq_len_max, weights="constant", **attributes):
+    w, b = convert.to_basic_lstm_cell(random_cell(rng, INPUTS, UNITS))
+    if weights == "fed":
+        w = tf.compat.v1.placeholder_with_default(w, w.shape)
+        b = tf.compat.v1.placeholder_with_default(b, b.shape)
+    arguments = {"cell_clip": -1.0, **attributes}
+    if op == "BlockLSTM":
+        arguments.setdefault("forget_bias", 0.5)
+    return getattr(tf.raw_ops, op)(
+        seq_len_max=seq_len_max, x=x, cs_prev=c, h_prev=h, w=w, wci=PEEPHOLE, wcf=PEEPHOLE,
+        wco=PEEPHOLE, b=b, **arguments,
+    )  # fmt: skip
+
+
+def block_inputs(known=True):
+    shapes = {"x": (STEPS, BATCH, INPUTS), "c": (BATCH, UNITS), "h": (BATCH, UNITS)}
+    if not known:
+        shapes = {"x": (None, None, INPUTS), "c": (None, UNITS), "h": (None, UNITS)}
+    return [tf.compat.v1.placeholder(tf.float32, s, n) for n, s in shapes.items()]
+
+
+def check_same(before, feeds, fetches, fused=1):
+    new, entries, _ = rewrite_graph_def(before)
+    for got, wanted in zip(run(new, feeds, fetches), run(before, feeds, fetches), strict=True):
+        np.testing.assert_allclose(got, wanted, **CLOSE)
+    counts = op_counts(new.node)
+    assert counts.get("FusedLSTM", 0) == fused
+    assert not {"BlockLSTM", "BlockLSTMV2"} & set(counts)
+    assert [e.rewritten for e in entries] == [True]
+
+
+@pytest.mark.parametrize("weights", ["constant", "fed"])
+@pytest.mark.parametrize("seq_len_max", [STEPS, 4, 0, "shape", "fed"])
+@pytest.mark.parametrize("op", ["BlockLSTM", "BlockLSTMV2"])
+def test_block_lstm(rng, op, seq_len_max, weights):
+    feeds = block_feeds(rng)
+    with tf.Graph().as_default() as graph:
+        x, c, h = block_inputs(known=seq_len_max != "shape")
+        limit = seq_len_max
+        if limit == "shape":
+            limit = tf.cast(tf.shape(x)[0], tf.int64)
+        elif limit == "fed":
+            limit = tf.compat.v1.placeholder(tf.int64, [], "limit")
+            feeds["limit:0"] = 3
+        out = block(rng, op, x, c, h, tf.cast(limit, tf.int64), weights)
+        tf.add(out.h, 1.0, name="y")
+        tf.identity(out.cs[-1], name="last")
+    check_same(graph.as_graph_def(), feeds, ["y:0", "last:0"])
+
+
+@pytest.mark.parametrize("reads_h", [False, True])
+def test_block_lstm_with_lengths(rng, reads_h):
+    """As LSTMBlockFusedCell takes each row's last state: from all, by its length."""
+    feeds = block_feeds(rng) | {"lengths:0": np.array([4, 0, 2, 3], np.int32)}
+    with tf.Graph().as_default() as graph:
+        x, c, h = block_inputs(known=False)
+        lengths = tf.compat.v1.placeholder(tf.int32, [None], "lengths")
+        limit = tf.cast(tf.reduce_max(lengths), tf.int64)
+        out = block(rng, "BlockLSTM", x, c, h, limit)
+        states = tf.concat([tf.expand_dims(c, 0), out.cs], 0)
+        indices = tf.stack([lengths, tf.range(tf.shape(x)[1])], 1)
+        tf.gather_nd(states, indices, name="last")
+        if reads_h:
+            tf.add(out.h, 1.0, name="y")
+    fetches = ["last:0", "y:0"] if reads_h else ["last:0"]
+    check_same(graph.as_graph_def(), feeds, fetches, fused=1 + reads_h)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "read", "reason"),
+    [
+        ({"cell_clip": 3.0}, "h", "cell_clip is 3"),
+        ({"use_peephole": True}, "h", "use_peephole"),
+        ({}, "f", "its outputs f are read"),
+        ({}, "cs", "cell states of all steps"),
+    ],
+)
+def test_block_lstm_that_is_left(rng, attributes, read, reason):
+    feeds = block_feeds(rng)
+    with tf.Graph().as_default() as graph:
+        x, c, h = block_inputs()
+        out = block(rng, "BlockLSTM", x, c, h, STEPS, **attributes)
+        tf.add(getattr(out, read), 1.0, name="y")
+    before = graph.as_graph_def()
+    new, (entry,), _ = rewrite_graph_def(before)
+    assert not entry.rewritten
+    assert reason in entry.detail
+    np.testing.assert_array_equal(run(new, feeds, "y:0"), run(before, feeds, "y:0"))
+
+
+def test_names_of_results_follow(rng):
+    """A signature that reads h, BlockLSTM's output 6, reads the new op's."""
+    feeds = block_feeds(rng)
+    with tf.Graph().as_default() as graph:
+        x, c, h = block_inputs()
+        name = block(rng, "BlockLSTMV2", x, c, h, STEPS).h.name
+    before = graph.as_graph_def()
+    new, _, moved = rewrite_graph_def(before, [name])
+    got, wanted = run(new, feeds, moved[name]), run(before, feeds, name)
+    np.testing.assert_allclose(got, wanted, **CLOSE)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_cell_in_a_while_loop_is_left(rng, v2):
+    cell = random_cell(rng, INPUTS, UNITS)
+    w = np.concatenate(cell[:2])
+    with tf.Graph().as_default() as graph:
+        if not v2:
+            tf.compat.v1.disable_control_flow_v2()
+        try:
+            x, c, h = block_inputs()
+
+            def step(t, c, h):
+                z = tf.matmul(tf.concat([x[t], h], 1), w) + cell.bias
+                i, j, f, o = tf.split(z, 4, 1)
+                c = tf.sigmoid(f + 1.0) * c + tf.sigmoid(i) * tf.tanh(j)
+                return t + 1, c, tf.sigmoid(o) * tf.tanh(c)
+
+            tf.while_loop(lambda t, *_: t < STEPS, step, (0, c, h))
+        finally:
+            tf.compat.v1.enable_control_flow_v2()
+        graph_def = graph.as_graph_def()
+    assert bool({"While", "StatelessWhile"} & set(op_counts(graph_def.node))) == v2
+    new, (entry,), _ = rewrite_graph_def(graph_def)
+    assert (entry.op, entry.rewritten) == ("LSTM cell", False)
+    assert entry.detail == "a cell inside a while loop"
+    assert bool(entry.graph) == v2
+    assert op_counts(new.node) == op_counts(graph_def.node)
