@@ -8,7 +8,9 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from stacks import keras_stack, random_cell, random_cells
+from tf_keras.src.layers.rnn import cudnn_lstm as tf_keras_cudnn_lstm
 
 from tf_fused_lstm import convert
 from tf_fused_lstm.__main__ import main
@@ -482,3 +484,36 @@ def test_cell_in_a_while_loop_is_left(rng, v2):
     assert entry.detail == "a cell inside a while loop"
     assert bool(entry.graph) == v2
     assert op_counts(new.node) == op_counts(graph_def.node)
+
+
+def test_keras_cudnn_lstm(rng, tmp_path):
+    """A SavedModel of tf_keras's CuDNNLSTM, with two biases, runs on the CPU."""
+    layer = tf_keras_cudnn_lstm.CuDNNLSTM(UNITS, return_sequences=True)
+    layer.build((None, STEPS, INPUTS))
+    layer.set_weights([rng.standard_normal(w.shape) for w in layer.get_weights()])
+    module = tf.Module()
+    module.weights = layer.weights
+    module.serve = tf.function(
+        layer.call, input_signature=[tf.TensorSpec((None, STEPS, INPUTS), tf.float32)]
+    )
+    tf.saved_model.save(module, str(tmp_path / "in"))
+    entries = rewrite(tmp_path / "in", tmp_path / "out")
+    assert all(e.rewritten and e.op == "CudnnRNNV3" for e in entries)
+    loaded = tf.saved_model.load(str(tmp_path / "out"))
+    x = rng.standard_normal((BATCH, STEPS, INPUTS)).astype(np.float32)
+    got = loaded.serve(x)
+    cell = convert.from_keras_cudnn_lstm(*layer.get_weights())
+    np.testing.assert_allclose(got, keras_stack([cell], 1, x)[0], **CLOSE)
+
+
+def test_keras_lstm_says_what_it_leaves(rng, tmp_path):
+    """tf_keras's LSTM holds a loop and, for the GPU, a CudnnRNNV3 beside it."""
+    model = tf_keras.Sequential([tf_keras.Input((STEPS, INPUTS)), tf_keras.layers.LSTM(UNITS)])
+    x = rng.standard_normal((BATCH, STEPS, INPUTS)).astype(np.float32)
+    model.save(tmp_path / "in", save_format="tf")
+    entries = rewrite(tmp_path / "in", tmp_path / "out")
+    assert {e.detail for e in entries if e.op == "LSTM cell"} == {"a cell inside a while loop"}
+    assert any(e.rewritten for e in entries if e.op == "CudnnRNNV3")
+    loaded = tf.saved_model.load(str(tmp_path / "out"))
+    (got,) = loaded.signatures["serving_default"](tf.constant(x)).values()
+    np.testing.assert_allclose(got, model(x), **CLOSE)
