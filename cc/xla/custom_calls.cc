@@ -7,6 +7,12 @@
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/ffi.h"
 
+namespace xla::ffi {
+// What XLA_FFI_GetApi returns. That one tensorflow exports, but tensorflow-cpu does not; and the
+// header of this one does not go with the public ones above.
+const XLA_FFI_Api* GetXlaFfiApi();
+}  // namespace xla::ffi
+
 namespace tf_fused_lstm {
 namespace {
 
@@ -252,7 +258,7 @@ XLA_FFI_Error* GpuHandler(XLA_FFI_CallFrame* call_frame) {
 
 bool Register(const char* target, const char* platform, XLA_FFI_Handler* handler) {
   XLA_FFI_Error* error =
-      ffi::Ffi::RegisterStaticHandler(XLA_FFI_GetApi(), target, platform, handler);
+      ffi::Ffi::RegisterStaticHandler(ffi::GetXlaFfiApi(), target, platform, handler);
   if (error != nullptr)
     LOG(ERROR) << "XLA refuses the custom call " << target << " on " << platform;
   return error == nullptr;
