@@ -10,6 +10,8 @@ TENSORFLOW ?= $(if $(shell nvidia-smi -L 2>/dev/null),tensorflow[and-cuda],tenso
 # tensorflow-cpu: hence without its dependencies, which are TensorFlow's own.
 TOOLS := pytest rich matplotlib ruff
 TF_KERAS := tf_keras==2.21.*
+# What the demo measures besides Keras. PyTorch can join them: it is a large download.
+PEERS ?= onnx onnxruntime openvino
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test wheel lint format clean
@@ -39,8 +41,11 @@ wheel: $(VENV)/ready ## Build the wheel into dist/
 	@install -m 644 bazel-bin/wheel/*.whl dist/
 	@ls dist/*.whl
 
+# Run from this folder, whose Python sources have no libraries beside them, with those of the wheel.
+demo: export TF_FUSED_LSTM_LIBRARY_DIR = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)/tf_fused_lstm
 demo: wheel ## Install the wheel into .venv, train a small model, measure a few layers
-	$(VENV)/bin/python -m pip install --quiet --no-deps --force-reinstall dist/*.whl
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PEERS)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	$(VENV)/bin/python examples/char_lm.py
 	$(VENV)/bin/python -m benchmarks --set quick
 
