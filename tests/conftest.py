@@ -10,6 +10,10 @@ import pytest
 import tensorflow as tf
 
 
+# A GPU's float32 products in full, as on the CPU; a test that wants TF32 turns it on.
+tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped on machines without one")
 
