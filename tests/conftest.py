@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-
 # A GPU's float32 products in full, as on the CPU; a test that wants TF32 turns it on.
 tf.config.experimental.enable_tensor_float_32_execution(False)
 
