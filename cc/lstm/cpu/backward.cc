@@ -168,6 +168,10 @@ class BackwardPass {
     Tile<T> tile;
     tile.panel = recurrent_ + panel * depth * PanelWidth<T>();
     tile.depth = step + 1 < spec_.steps ? depth : 0;
+    // The next panel comes from the third-level cache, a quarter with each of this one's tiles.
+    if (tile_index < 4 && panel + 1 < panels_) {
+      tile.next = tile.panel + depth * PanelWidth<T>() + tile_index * depth * Width<T>();
+    }
     for (int r = 0; r < rows; ++r) {
       if (tile.depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * depth;
       tile.to[r] = dh[r];

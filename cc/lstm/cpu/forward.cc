@@ -214,6 +214,10 @@ class ForwardPass {
     Tile<T> tile;
     tile.panel = recurrent_ + panel * hidden * PanelWidth<T>();
     tile.depth = hidden;
+    // The next panel comes from the third-level cache, a quarter with each of this one's tiles.
+    if (tile_index < 4 && panel + 1 < panels_) {
+      tile.next = tile.panel + hidden * PanelWidth<T>() + tile_index * hidden * Width<T>();
+    }
     tile.from_stride = padded;
     for (int r = 0; r < rows; ++r) {
       tile.a[r] = hidden_before + r * padded;

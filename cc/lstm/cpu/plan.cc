@@ -51,7 +51,7 @@ constexpr int64_t kMinShareWork = 12 << 10;
 constexpr int64_t kTaskWork = 4 << 20;
 constexpr int kMaxTasksPerShare = 4;
 // Rows of the input that are projected at once.
-constexpr int64_t kChunkRows = 256;
+constexpr int64_t kChunkRows = 512;
 // Recurrent weights, in elements, that every core may read by itself at each step.
 constexpr int64_t kSmallRecurrent = 64 << 10;
 // Rows that make a full tile on every target.

@@ -16,7 +16,7 @@ inline constexpr int64_t kMaxPanel = 64;
 // Blocking of matrix products: depth, rows and panels of a block held in the second-level cache.
 inline constexpr int64_t kBlockDepth = 256;
 inline constexpr int64_t kBlockRows = 192;
-inline constexpr int64_t kBlockPanels = 4;
+inline constexpr int64_t kBlockPanels = 8;
 // Elements of scratch that a member needs for a packed block of both factors.
 inline constexpr int64_t kMemberScratch =
     kBlockDepth * (kBlockPanels * kMaxPanel + kBlockRows / 6 * 8);

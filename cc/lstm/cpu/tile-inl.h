@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "cc/lstm/cpu/vector-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tfl::cpu {
@@ -16,9 +17,10 @@ namespace HWY_NAMESPACE {
 
 // acc[r][v] += sum over p below depth of a[r][p * a_stride] * panel[p][v], a panel being packed:
 // PanelWidth columns for each p. A panel row stays in registers for all rows of the tile.
-template <int kRows, int kVectors, class D, class T = hn::TFromD<D>>
+// With kPrefetch, also fetches depth cache lines from `next`, one with every row of the panel.
+template <int kRows, int kVectors, bool kPrefetch, class D, class T = hn::TFromD<D>>
 HWY_INLINE void MultiplyTile(D d, const T* const* HWY_RESTRICT a, int64_t a_stride,
-                             const T* HWY_RESTRICT panel, int64_t depth,
+                             const T* HWY_RESTRICT panel, int64_t depth, const T* next,
                              hn::Vec<D> (&acc)[kRows][kVectors]) {
   constexpr int64_t kWidth = Width<T>();
   const T* HWY_RESTRICT row[kRows];
@@ -36,6 +38,10 @@ HWY_INLINE void MultiplyTile(D d, const T* const* HWY_RESTRICT a, int64_t a_stri
       for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, b[v], acc[r][v]);
     }
     panel += 4 * kWidth;
+    if constexpr (kPrefetch) {
+      hwy::Prefetch(next);
+      next += 64 / sizeof(T);
+    }
   }
 }
 
@@ -59,6 +65,7 @@ struct Tile {
   int64_t a_stride = 1;
   const T* panel = nullptr;
   int64_t depth = 0;
+  const T* next = nullptr;  // depth cache lines that a later tile reads; null: none
   const T* from[kTileRows] = {};
   int64_t from_stride = Width<T>();
   T* to[kTileRows] = {};
@@ -84,7 +91,14 @@ HWY_NOINLINE void RunTile(const Tile<T>& tile) {
       for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(d);
     }
   }
-  MultiplyTile<kRows, kVectors>(d, tile.a, tile.a_stride, tile.panel, tile.depth, acc);
+  // A single row only waits for its panel: fetching another one at the same time gains nothing.
+  if (kRows > 1 && tile.next != nullptr) {
+    MultiplyTile<kRows, kVectors, kRows != 1>(d, tile.a, tile.a_stride, tile.panel, tile.depth,
+                                              tile.next, acc);
+  } else {
+    MultiplyTile<kRows, kVectors, false>(d, tile.a, tile.a_stride, tile.panel, tile.depth,
+                                         tile.next, acc);
+  }
   TFL_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TFL_UNROLL
@@ -101,10 +115,14 @@ HWY_INLINE void RunTileRows(const Tile<T>& tile, int rows) {
 
 // Cuts rows into tiles of nearly equal height.
 struct TileRows {
-  explicit TileRows(int64_t rows) : rows(rows), tiles((rows + kTileRows - 1) / kTileRows) {}
-  int64_t Begin(int64_t tile) const { return tile * (rows / tiles) + std::min(tile, rows % tiles); }
-  int64_t rows;
+  explicit TileRows(int64_t rows)
+      : tiles((rows + kTileRows - 1) / kTileRows),
+        height(tiles > 0 ? rows / tiles : 0),
+        taller(tiles > 0 ? rows % tiles : 0) {}
+  int64_t Begin(int64_t tile) const { return tile * height + std::min(tile, taller); }
   int64_t tiles;
+  int64_t height;
+  int64_t taller;  // tiles with one row more, the first ones
 };
 
 }  // namespace HWY_NAMESPACE
