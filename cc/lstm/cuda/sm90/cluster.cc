@@ -88,23 +88,35 @@ int MaxClusters(const KernelSet& set, bool forward) {
   return clusters;
 }
 
-// Nanoseconds of a step, to choose a slice width; see docs/performance_gpu_cluster.md.
-int64_t StepCost(const KernelSet& set) { return 400 + int64_t{set.hidden} * set.rows / 16; }
+// Nanoseconds of a step, to choose among slices; see docs/performance_gpu_cluster.md.
+int64_t StepCost(const KernelSet& set, int64_t rows) {
+  const int64_t products = set.rows > 8 ? int64_t{set.hidden} * set.rows / 32 : 0;
+  return 450 + products + set.hidden * rows / 12;
+}
 
-// The set that runs the batch fastest, or null if none can be resident.
-const KernelSet* Choose(const tfl_lstm_spec& spec, bool forward) {
+struct Choice {
+  const KernelSet* set;  // null if no kernel can be resident
+  int64_t rows;
+  int64_t slices;
+};
+
+// The slices that run the batch fastest: as narrow as the clusters that fit at a time allow, since
+// what a step sends is proportional to a slice's rows.
+Choice Choose(const tfl_lstm_spec& spec, bool forward) {
   const KernelList list = Find(spec);
-  const KernelSet* best = nullptr;
+  Choice best = {nullptr, 0, 0};
   int64_t best_cost = std::numeric_limits<int64_t>::max();
   for (int i = 0; i < list.count; ++i) {
     const KernelSet& set = list.sets[i];
     int64_t clusters = MaxClusters(set, forward);
     if (clusters == 0) continue;
     if (clusters == kUnknown) clusters = 1;
-    const int64_t slices = (spec.batch + set.rows - 1) / set.rows;
-    const int64_t cost = (slices + clusters - 1) / clusters * StepCost(set);
+    const int64_t rounds = (spec.batch + clusters * set.rows - 1) / (clusters * set.rows);
+    const int64_t share = (spec.batch + rounds * clusters - 1) / (rounds * clusters);
+    const int64_t rows = (share + 1) / 2 * 2;
+    const int64_t cost = rounds * StepCost(set, rows);
     if (cost < best_cost) {
-      best = &set;
+      best = {&set, rows, (spec.batch + rows - 1) / rows};
       best_cost = cost;
     }
   }
@@ -132,7 +144,7 @@ bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, bool forwa
       return false;
     }
   }
-  return Choose(spec, forward) != nullptr;
+  return Choose(spec, forward).set != nullptr;
 }
 
 bool Aligned(const void* pointer, int64_t bytes) {
@@ -169,15 +181,15 @@ bool VectorRows(const tfl_lstm_spec& spec) {
 
 template <class Params>
 tfl_status Run(const tfl_lstm_spec& spec, bool forward, Params params, cudaStream_t stream) {
-  const KernelSet* set = Choose(spec, forward);
-  if (set == nullptr) return Error(TFL_INTERNAL, "no cluster kernel fits this call");
-  const int64_t slices = (spec.batch + set->rows - 1) / set->rows;
+  const Choice choice = Choose(spec, forward);
+  if (choice.set == nullptr) return Error(TFL_INTERNAL, "no cluster kernel fits this call");
+  params.rows = static_cast<int32_t>(choice.rows);
   cudaLaunchConfig_t config;
   cudaLaunchAttribute cluster;
-  Describe(*set, forward, static_cast<int>(slices), &config, &cluster);
+  Describe(*choice.set, forward, static_cast<int>(choice.slices), &config, &cluster);
   config.stream = stream;
   void* arguments[] = {&params};
-  return FromCuda(cudaLaunchKernelExC(&config, LaunchOf(*set, forward).kernel, arguments),
+  return FromCuda(cudaLaunchKernelExC(&config, LaunchOf(*choice.set, forward).kernel, arguments),
                   forward ? "ClusterForwardKernel" : "ClusterBackwardKernel");
 }
 

@@ -23,27 +23,72 @@ __device__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardSteps][4], unsign
                                    const ForwardParams& p, const Place<C>& place) {
   const int lane = place.lane;
   constexpr int kStepsPerStage = C::kStageRows * C::kBytes / C::kStepBytes;
-#pragma unroll
-  for (int part = 0; part < C::kHidden / C::kStageRows; ++part) {
-    StageWeights<C, true>(stage, p, part * C::kStageRows, place.first_unit);
+  // Unrolled for 4-byte types: nvcc 13.0 keeps the parts in the same registers otherwise.
+  constexpr int kParts = C::kHidden / C::kStageRows;
+#pragma unroll(C::kBytes == 2 ? 1 : kParts)
+  for (int part = 0; part < kParts; ++part) {
+    // K in the order in which the products take it: part i of a block is that of block rank - i.
+    StageWeights<C, true>(stage, p, place.first_unit, [&](int staged) {
+      const int k = part * C::kStageRows + staged;
+      const int block = (place.rank + C::kClusterSize - k / C::kUnits) % C::kClusterSize;
+      return block * C::kUnits + k % C::kUnits;
+    });
     __syncthreads();
-    unsigned char* warp_stage = stage + place.warp * 16 * C::kBytes;
+    const unsigned char* const warp_stage = stage + place.warp * 16 * C::kBytes;
 #pragma unroll
-    for (int k = 0; k < kStepsPerStage; ++k) {
-      uint32_t(&d)[4] = a[0][part * kStepsPerStage + k];
+    for (int k = 0; k < C::kForwardSteps; ++k) {
+      if (k / kStepsPerStage != part) continue;
+      uint32_t(&d)[4] = a[0][k];
+      const int first = k % kStepsPerStage * (C::kStepBytes / C::kBytes);
       if constexpr (C::kBytes == 2) {
-        const int row = 16 * k + (lane & 7) + ((lane >> 4) << 3);
+        const int row = first + (lane & 7) + ((lane >> 4) << 3);
         LdMatrixX4Trans(d, SharedAddress(warp_stage + row * C::kStagePitch + (lane & 8) * 2));
       } else {
-        const unsigned char* at =
-            warp_stage + (8 * k + (lane & 3)) * C::kStagePitch + (lane >> 2) * 4;
-        d[0] = *reinterpret_cast<const uint32_t*>(at);
-        d[1] = *reinterpret_cast<const uint32_t*>(at + 32);
-        d[2] = *reinterpret_cast<const uint32_t*>(at + 4 * C::kStagePitch);
-        d[3] = *reinterpret_cast<const uint32_t*>(at + 4 * C::kStagePitch + 32);
+        const uint32_t at =
+            SharedAddress(warp_stage + (first + (lane & 3)) * C::kStagePitch + (lane >> 2) * 4);
+        d[0] = LdShared(at);
+        d[1] = LdShared(at + 32);
+        d[2] = LdShared(at + 4 * C::kStagePitch);
+        d[3] = LdShared(at + 4 * C::kStagePitch + 32);
       }
     }
     __syncthreads();
+  }
+}
+
+// Adds parts kPart and on to the product with h, waiting for each group of them; message -1 was
+// there from the start.
+template <class C, int kPart>
+__device__ __forceinline__ void AddParts(Product<C, 1, C::kForwardSteps>& product,
+                                         const uint32_t (&a)[1][C::kForwardSteps][4], uint32_t h,
+                                         uint32_t group_bytes, uint32_t own_bytes,
+                                         const Place<C>& place,
+                                         const Mailbox<C::kArrivals>& mailbox, int message) {
+  if constexpr (kPart < C::kClusterSize) {
+    // One's own part, the first, needs no message.
+    constexpr bool kWaits = kPart == 1 || (kPart > 0 && kPart % C::kArrivalParts == 0);
+    if (kWaits && message >= 0) mailbox.Wait(message, kPart / C::kArrivalParts);
+    const int block = (place.rank + C::kClusterSize - kPart) % C::kClusterSize;
+    product.template Add<kPart * C::kPartSteps, C::kPartSteps>(a, h + block * own_bytes,
+                                                               group_bytes, place.lane);
+    AddParts<C, kPart + 1>(product, a, h, group_bytes, own_bytes, place, mailbox, message);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void StoreRecord(const ForwardParams& p, int64_t cell,
+                                            const float (&gates)[4], float c, float h) {
+  using E = typename C::Element;
+  if constexpr (C::kBytes == 2) {
+    static_cast<uint4*>(p.reserve)[cell] =
+        make_uint4(E::Pack(gates[0], gates[1]), E::Pack(gates[2], gates[3]), __float_as_uint(c),
+                   E::Pack(h, 0.0f));
+  } else {
+    float4* const records = static_cast<float4*>(p.reserve);
+    records[cell] = make_float4(gates[0], gates[1], gates[2], gates[3]);
+    float2* const states =
+        reinterpret_cast<float2*>(records + (p.steps + int64_t{1}) * p.batch * C::kHidden);
+    states[cell] = make_float2(c, h);
   }
 }
 
@@ -53,7 +98,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   using E = typename C::Element;
   using S = typename C::Storage;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ __align__(8) uint64_t barrier_words[2];
+  __shared__ __align__(8) uint64_t barrier_words[2 * C::kArrivals];
   const Place<C> place;
   const int lane = place.lane, warp = place.warp, rank = place.rank;
   const int hidden = p.hidden;
@@ -63,25 +108,28 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   uint32_t a[1][C::kForwardSteps][4];
   LoadForwardWeights<C>(a, shared, p, place);
 
+  const uint32_t group_bytes = 16 * p.rows;
+  const uint32_t own_bytes = C::kUnitGroups * group_bytes;  // what a block sends to each other
   // The hidden state before the first step, all of it in every block.
-  for (int i = threadIdx.x; i < C::kHidden * C::kRows; i += C::kThreads) {
-    const int u = i % C::kHidden, row = i / C::kHidden, b = place.slice * C::kRows + row;
+  for (int i = threadIdx.x; i < C::kHidden * p.rows; i += C::kThreads) {
+    const int u = i % C::kHidden, row = i / C::kHidden, b = place.slice * p.rows + row;
     float h = 0.0f;
     if (p.initial_h != nullptr && u < hidden && b < p.batch) {
       h = E::To(static_cast<const S*>(p.initial_h)[int64_t{b} * hidden + u]);
     }
-    *reinterpret_cast<S*>(shared + u / C::kGroup * C::kGroupBytes + row * 16 +
+    *reinterpret_cast<S*>(shared + u / C::kGroup * group_bytes + row * 16 +
                           u % C::kGroup * C::kBytes) = Factor<E>(h);
   }
-  const uint32_t base = SharedAddress(shared);
-  const Mailbox mailbox{SharedAddress(barrier_words),
-                        uint32_t{(C::kClusterSize - 1) * C::kOwnBytes}};
+  const uint32_t base = KeptSharedAddress(shared);
+  const Mailbox<C::kArrivals> mailbox{KeptSharedAddress(barrier_words),
+                                      (C::kArrivalParts - 1) * own_bytes,
+                                      C::kArrivalParts * own_bytes};
   if (threadIdx.x == 0) mailbox.Init();
   FenceProxyAsync();
   ClusterBarrier();
 
-  // The thread's cells: one unit, one row of each tile. Rows beyond the batch repeat its last row
-  // and are stored nowhere.
+  // The thread's cells: one unit, one row of each tile. Units beyond `hidden` repeat the last one's
+  // projection: their h meets only zeros of R and is stored nowhere.
   float bias[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   if (p.bias != nullptr && unit_exists) {
 #pragma unroll
@@ -92,44 +140,61 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   }
   float c[C::kTiles], h[C::kTiles];
-  const char* x[C::kTiles];
-  const uint8_t* mask[C::kTiles];
-  const int x_bytes = p.projection_is_float ? 4 : C::kBytes;
-  const int64_t gate_stride = int64_t{hidden} * x_bytes;
-  const int64_t x_step = p.input_rows.step_stride * 4 * gate_stride;
+  bool has_row[C::kTiles];
 #pragma unroll
   for (int n = 0; n < C::kTiles; ++n) {
-    const int b = min(place.Row(n), p.batch - 1);
-    const int64_t row = b * p.input_rows.batch_stride + p.input_rows.first;
-    x[n] = static_cast<const char*>(p.projection) + row * 4 * gate_stride +
-           min(unit, hidden - 1) * x_bytes;
-    mask[n] = p.mask == nullptr ? nullptr : p.mask + row;
-    const int64_t at = int64_t{b} * hidden + unit;
+    has_row[n] = place.HasRow(p, n);
     c[n] = h[n] = 0.0f;
-    if (unit_exists) {
+    const int64_t at = int64_t{place.Batch(p, n)} * hidden + unit;
+    if (has_row[n] && unit_exists) {
       if (p.initial_c != nullptr) c[n] = E::To(static_cast<const S*>(p.initial_c)[at]);
       if (p.initial_h != nullptr) h[n] = E::To(static_cast<const S*>(p.initial_h)[at]);
     }
   }
-  // The projection comes one step ahead, unconverted, so that nothing waits for it too early.
+  // Those of the first row tile; the others follow at fixed strides.
+  const int64_t first_row = place.Batch(p, 0) * p.input_rows.batch_stride + p.input_rows.first;
+  const int x_bytes = p.projection_is_float ? 4 : C::kBytes;
+  const int64_t gate_stride = int64_t{hidden} * x_bytes;
+  const int64_t x_step = p.input_rows.step_stride * 4 * gate_stride;
+  const int64_t x_tile = 8 * p.input_rows.batch_stride * 4 * gate_stride;
+  const char* x = static_cast<const char*>(p.projection) + first_row * 4 * gate_stride +
+                  min(unit, hidden - 1) * x_bytes;
+  const uint8_t* mask = p.mask == nullptr ? nullptr : p.mask + first_row;
+  int64_t cell = place.ReserveCell(p, 0, place.Batch(p, 0));
+  const int64_t cell_step = int64_t{p.batch} * C::kHidden;
+  // The projection comes one step ahead, unconverted, so that nothing waits for it too early, and
+  // to the L2 cache some steps ahead.
+  constexpr int kAhead = 4;
   uint32_t raw[C::kTiles][4];
   uint8_t valid[C::kTiles];
-  auto fetch = [&] {
+  auto fetch = [&](int s) {
+    const bool prefetch = place.unit == 0 && s + kAhead < p.steps;
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
-#pragma unroll
-      for (int g = 0; g < 4; ++g) {
-        const char* at = x[n] + g * gate_stride;
-        raw[n][g] = p.projection_is_float ? __ldg(reinterpret_cast<const uint32_t*>(at))
-                                          : __ldg(reinterpret_cast<const uint16_t*>(at));
-      }
-      x[n] += x_step;
       valid[n] = 1;
-      if (p.mask != nullptr) {
-        valid[n] = __ldg(mask[n]);
-        mask[n] += p.input_rows.step_stride;
+#pragma unroll
+      for (int g = 0; g < 4; ++g) raw[n][g] = 0;
+      if (!has_row[n]) continue;
+      const char* at = x + n * x_tile;
+      if (p.projection_is_float) {
+#pragma unroll
+        for (int g = 0; g < 4; ++g) {
+          raw[n][g] = __ldg(reinterpret_cast<const uint32_t*>(at + g * gate_stride));
+        }
+      } else {
+#pragma unroll
+        for (int g = 0; g < 4; ++g) {
+          raw[n][g] = __ldg(reinterpret_cast<const uint16_t*>(at + g * gate_stride));
+        }
       }
+      if (prefetch) {
+#pragma unroll
+        for (int g = 0; g < 4; ++g) PrefetchL2(at + g * gate_stride + kAhead * x_step);
+      }
+      if (p.mask != nullptr) valid[n] = __ldg(mask + n * 8 * p.input_rows.batch_stride);
     }
+    x += x_step;
+    mask += p.input_rows.step_stride;
   };
   auto input = [&](uint32_t bits) {
     if constexpr (C::kBytes == 2) {
@@ -142,15 +207,14 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
     return __uint_as_float(bits);
   };
-  fetch();
+  fetch(0);
 
   // Some threads also write one 16-byte piece of the output a step.
-  constexpr int kWriters = C::kUnitGroups * C::kRows;
-  static_assert(kWriters <= C::kThreads, "one piece of the output a thread");
-  const int piece = static_cast<int>(threadIdx.x) - (C::kThreads - kWriters);
+  static_assert(C::kUnitGroups * C::kRows <= C::kThreads, "one piece of the output a thread");
+  const int piece = static_cast<int>(threadIdx.x) - (C::kThreads - C::kUnitGroups * p.rows);
   const int piece_row = piece < 0 ? 0 : piece / C::kUnitGroups;
   const int piece_group = piece < 0 ? 0 : piece % C::kUnitGroups;
-  const int piece_batch = place.slice * C::kRows + piece_row;
+  const int piece_batch = place.slice * p.rows + piece_row;
   const int piece_unit = place.first_unit + piece_group * C::kGroup;
   const bool writes = piece >= 0 && piece_batch < p.batch && piece_unit < hidden;
   const uint8_t* piece_mask =
@@ -159,33 +223,38 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           : p.mask + piece_batch * p.input_rows.batch_stride + p.input_rows.first;
   uint8_t piece_valid = piece_mask == nullptr ? 1 : __ldg(piece_mask);
   bool seen = false;
-  const uint32_t own = rank * C::kOwnBytes;
+  const int64_t output_row = piece_batch * p.output_rows.batch_stride + p.output_rows.first;
+  S* output = static_cast<S*>(p.output) + output_row * hidden + piece_unit;
+  const int64_t output_step = p.return_sequences ? p.output_rows.step_stride * hidden : 0;
+  const uint32_t own = rank * own_bytes;
 
   for (int s = 0; s < p.steps; ++s) {
     const uint32_t before = (s & 1) * C::kHiddenBytes, after = C::kHiddenBytes - before;
-    float acc[1][C::kTiles * 4];
-#pragma unroll
-    for (int i = 0; i < C::kTiles * 4; ++i) acc[0][i] = 0.0f;
-    // Message s - 1 is h after step s - 1; it lies in buffer s % 2, its barrier is (s - 1) % 2.
-    if (s > 0) mailbox.Wait(s - 1);
-    Multiply<C, C::kForwardSteps, 1>(acc, a, base + before, lane);
-
+    // Everything up to the sends is on the step's critical path; all else comes after them.
     float z[C::kTiles][4], c_before[C::kTiles], h_before[C::kTiles];
     bool kept[C::kTiles];
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
-      const float* v = &acc[0][4 * n];  // gates i and g of two columns, or f and o
-      const float first = __shfl_xor_sync(~0u, place.upper ? v[0] : v[1], 16);
-      const float second = __shfl_xor_sync(~0u, place.upper ? v[2] : v[3], 16);
-      z[n][0] = place.upper ? first : v[0];
-      z[n][1] = place.upper ? v[1] : first;
-      z[n][2] = place.upper ? second : v[2];
-      z[n][3] = place.upper ? v[3] : second;
 #pragma unroll
-      for (int g = 0; g < 4; ++g) z[n][g] += input(raw[n][g]) + bias[g];
+      for (int g = 0; g < 4; ++g) z[n][g] = input(raw[n][g]) + bias[g];
       kept[n] = valid[n] == 0;
     }
-    if (s + 1 < p.steps) fetch();
+    Product<C, 1, C::kForwardSteps> product;
+    product.Begin();
+    // Message s - 1 is h after step s - 1.
+    AddParts<C, 0>(product, a, base + before, group_bytes, own_bytes, place, mailbox, s - 1);
+    product.End();
+
+#pragma unroll
+    for (int n = 0; n < C::kTiles; ++n) {
+      const float* v = &product.v[0][0][4 * n];  // gates i and g of two columns, or f and o
+      const float first = __shfl_xor_sync(~0u, place.upper ? v[0] : v[1], 16);
+      const float second = __shfl_xor_sync(~0u, place.upper ? v[2] : v[3], 16);
+      z[n][0] += place.upper ? first : v[0];
+      z[n][1] += place.upper ? v[1] : first;
+      z[n][2] += place.upper ? second : v[2];
+      z[n][3] += place.upper ? v[3] : second;
+    }
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
       z[n][0] = E::Sigmoid(z[n][0]);
@@ -199,89 +268,76 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       c[n] = kept[n] ? c[n] : c_new;
       h[n] = kept[n] ? h[n] : E::To(h_new);
       const int u = place.LocalUnit();
-      *reinterpret_cast<S*>(shared + after + own + u / C::kGroup * C::kGroupBytes +
-                            (n * 8 + place.column) * 16 + u % C::kGroup * C::kBytes) =
-          Factor<E>(h[n]);
+      if (has_row[n]) {
+        *reinterpret_cast<S*>(shared + after + own + u / C::kGroup * group_bytes +
+                              (n * 8 + place.column) * 16 + u % C::kGroup * C::kBytes) =
+            Factor<E>(h[n]);
+      }
     }
-    FenceProxyAsync();
+    if constexpr (!C::kAsyncStores) FenceProxyAsync();
     __syncthreads();
     if (s + 1 < p.steps) {
-      const uint32_t source = base + after + own, barrier = mailbox.Barrier(s);
-#ifdef TFL_ST_ASYNC
-      for (int d = warp; d < C::kClusterSize - 1; d += C::kWarps) {
-        const uint32_t other = (rank + 1 + d) % C::kClusterSize;
-        const uint32_t remote = Mapa(source, other), rb = Mapa(barrier, other);
-        for (int i = lane; i < C::kOwnBytes / 16; i += 32) {
-          StAsync16(remote + 16 * i, *reinterpret_cast<const uint4*>(shared + after + own + 16 * i),
-                    rb);
+      // To the next block first, whose second part of K this is, then to the one after it.
+      const uint32_t source = after + own;
+#pragma unroll
+      for (int i = 0; i < C::kClusterSize / C::kWarps + 1; ++i) {
+        const int d = warp + 1 + i * C::kWarps;
+        if (d >= C::kClusterSize) break;
+        const uint32_t other = (rank + d) % C::kClusterSize;
+        const uint32_t remote = Mapa(base + source, other);
+        const uint32_t barrier = Mapa(mailbox.Barrier(s, d / C::kArrivalParts), other);
+        if constexpr (C::kAsyncStores) {
+#pragma unroll
+          for (int j = 0; j < 16 * C::kUnitGroups * C::kRows; j += 16 * 32) {
+            const int at = j + 16 * lane;
+            if (at < static_cast<int>(own_bytes)) {
+              StAsync16(remote + at, *reinterpret_cast<const uint4*>(shared + source + at),
+                        barrier);
+            }
+          }
+        } else if (lane == 0) {
+          CpAsyncBulk(remote, base + source, own_bytes, barrier);
         }
       }
-#else
-      if (lane == 0) {
-        for (int d = warp; d < C::kClusterSize - 1; d += C::kWarps) {
-          const uint32_t other = (rank + 1 + d) % C::kClusterSize;
-          CpAsyncBulk(Mapa(source, other), source, C::kOwnBytes, Mapa(barrier, other));
-        }
-      }
-#endif
+      fetch(s + 1);
     }
     if (p.reserve != nullptr) {
 #pragma unroll
       for (int n = 0; n < C::kTiles; ++n) {
-        const int64_t tiles = (p.batch + 7) / 8;
-        if (place.slice * C::kTiles + n >= tiles) continue;
-        const int64_t cell = s * tiles * (C::kHidden * 8) + place.ReserveCell(n);
-        if constexpr (C::kBytes == 2) {
-          static_cast<uint4*>(p.reserve)[cell] =
-              make_uint4(E::Pack(z[n][0], z[n][1]), E::Pack(z[n][2], z[n][3]),
-                         __float_as_uint(c_before[n]), E::Pack(h_before[n], 0.0f));
-        } else {
-          const int64_t cells = (p.steps + int64_t{1}) * tiles * (C::kHidden * 8);
-          static_cast<float4*>(p.reserve)[cell] = make_float4(z[n][0], z[n][1], z[n][2], z[n][3]);
-          reinterpret_cast<float2*>(static_cast<float4*>(p.reserve) + cells)[cell] =
-              make_float2(c_before[n], h_before[n]);
-        }
+        if (!has_row[n]) continue;
+        StoreRecord<C>(p, cell + 32 * n, z[n], c_before[n], h_before[n]);
       }
     }
     if (writes) {
       const bool is_valid = piece_valid != 0;
       seen |= is_valid;
       if (p.return_sequences || s + 1 == p.steps) {
-        uint4 group = *reinterpret_cast<const uint4*>(
-            shared + after + own + piece_group * C::kGroupBytes + piece_row * 16);
+        uint4 group = *reinterpret_cast<const uint4*>(shared + after + own +
+                                                      piece_group * group_bytes + piece_row * 16);
         if (!is_valid && (p.zero_output_for_mask || !seen)) group = make_uint4(0, 0, 0, 0);
-        const int64_t row = piece_batch * p.output_rows.batch_stride + p.output_rows.first +
-                            (p.return_sequences ? s * p.output_rows.step_stride : 0);
-        StoreGroup<E>(static_cast<S*>(p.output) + row * hidden + piece_unit, group,
-                      hidden - piece_unit, p.vector_rows);
+        StoreGroup<E>(output, group, hidden - piece_unit, p.vector_rows);
       }
+      output += output_step;
       if (piece_mask != nullptr && s + 1 < p.steps) {
         piece_mask += p.input_rows.step_stride;
         piece_valid = __ldg(piece_mask);
       }
     }
+    cell += cell_step;
   }
 
 #pragma unroll
   for (int n = 0; n < C::kTiles; ++n) {
-    const int b = place.Row(n);
-    if (b < p.batch && unit_exists) {
+    if (!has_row[n]) continue;
+    const int b = place.Batch(p, n);
+    if (unit_exists) {
       const int64_t at = int64_t{b} * hidden + unit;
       static_cast<S*>(p.final_h)[at] = E::From(h[n]);
       static_cast<S*>(p.final_c)[at] = E::From(c[n]);
     }
-    const int64_t tiles = (p.batch + 7) / 8;
-    if (p.reserve != nullptr && place.slice * C::kTiles + n < tiles) {
-      const int64_t cell = p.steps * tiles * (C::kHidden * 8) + place.ReserveCell(n);
-      if constexpr (C::kBytes == 2) {
-        static_cast<uint4*>(p.reserve)[cell] =
-            make_uint4(0, 0, __float_as_uint(c[n]), E::Pack(h[n], 0.0f));
-      } else {
-        const int64_t cells = (p.steps + int64_t{1}) * tiles * (C::kHidden * 8);
-        static_cast<float4*>(p.reserve)[cell] = make_float4(0, 0, 0, 0);
-        reinterpret_cast<float2*>(static_cast<float4*>(p.reserve) + cells)[cell] =
-            make_float2(c[n], h[n]);
-      }
+    if (p.reserve != nullptr) {
+      const float nothing[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+      StoreRecord<C>(p, cell + 32 * n, nothing, c[n], h[n]);
     }
   }
   ClusterBarrier();

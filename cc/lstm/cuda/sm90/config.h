@@ -1,12 +1,12 @@
 // The sizes of one cluster kernel, forward and backward, with their register and shared-memory
 // budget.
 //
-// A cluster of kClusterSize blocks holds a recurrent kernel of kHidden units for kRows batch rows
-// ("a slice"). A block owns kUnits units and all four gates of them; a warp 4 units, which make one
-// 16-row tile of the matrix instruction (4 gates x 4 units) with the batch as its N side.
-// Registers a thread, of R alone: kHidden * sizeof(Storage) / 8, so 64 at 256 units and 128 at 512
-// units of a 16-bit type; beside them 4 accumulators, 5 inputs and some 4 pointers for each of the
-// kTiles row tiles, and about 40 others. kThreads * registers must stay below 65536.
+// A cluster of kClusterSize blocks holds a recurrent kernel of kHidden units for a slice of at most
+// kRows batch rows (an even number). A block owns kUnits units and all four gates of them; a warp 4
+// units, which make one 16-row tile of the matrix instruction (4 gates x 4 units) with the batch as
+// its N side. Registers a thread, of R alone: kHidden * sizeof(Storage) / 8, so 64 at 256 units and
+// 128 at 512 units of a 16-bit type; beside them 4 accumulators, 5 inputs and some 4 pointers for
+// each of the kTiles row tiles, and about 40 others. kThreads * registers must stay below 65536.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CONFIG_H_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CONFIG_H_
 
@@ -28,11 +28,7 @@ struct ClusterConfig {
   static constexpr int kHidden = HIDDEN;
   static constexpr int kClusterSize = CLUSTER_SIZE;
   static constexpr int kTiles = TILES;
-#ifdef TFL_FLIP
-  static constexpr bool kWarpgroup = !WARPGROUP;
-#else
   static constexpr bool kWarpgroup = WARPGROUP;
-#endif
   static constexpr int kRows = 8 * TILES;
   static constexpr int kUnits = HIDDEN / CLUSTER_SIZE;
   static constexpr int kWarps = kUnits / 4;
@@ -43,12 +39,16 @@ struct ClusterConfig {
   static_assert(CLUSTER_SIZE % 4 == 0 && CLUSTER_SIZE <= 16, "backward spreads tiles over warps");
   static_assert(!WARPGROUP || kWarps % 4 == 0, "a warpgroup is four warps");
 
-  // Matrix factors in shared memory are K-major core matrices, [K / kGroup][kRows][16 bytes], which
-  // is what both wgmma and ldmatrix read without bank conflicts.
-  static constexpr int kGroup = 16 / kBytes;      // consecutive k in one row of a core matrix
-  static constexpr int kGroupBytes = 16 * kRows;  // from one group to the next
+  // Matrix factors in shared memory are K-major core matrices, [K / kGroup][rows][16 bytes], which
+  // is what both wgmma and ldmatrix read without bank conflicts. A slice may have fewer rows than
+  // kRows: reads beyond them meet the next group, and those columns of a product are used nowhere.
+  static constexpr int kGroup = 16 / kBytes;  // consecutive k in one row of a core matrix
   static constexpr int kUnitGroups = kUnits / kGroup;
   static constexpr int kStepBytes = 32;  // of K that one matrix instruction takes
+
+  // Few rows make small messages, which single asynchronous stores carry faster than the copy
+  // engine.
+  static constexpr bool kAsyncStores = !WARPGROUP;
 
   // Staging of R while it is brought into registers.
   static constexpr int kStageRows = HIDDEN < 128 ? HIDDEN : (kBytes == 2 ? 128 : 64);
@@ -56,10 +56,14 @@ struct ClusterConfig {
   static constexpr int kStageBytes = kStageRows * kStagePitch;
   static_assert(HIDDEN % kStageRows == 0, "R is staged in equal parts");
 
-  // Forward: h of the whole cluster, twice.
-  static constexpr int kForwardSteps = HIDDEN * kBytes / kStepBytes;
-  static constexpr int kHiddenBytes = HIDDEN / kGroup * kGroupBytes;
-  static constexpr int kOwnBytes = kUnitGroups * kGroupBytes;  // what a block sends to each other
+  // Forward: h of the whole cluster, twice. K is taken block by block, one's own first, then as
+  // they come: part i is that of block rank - i. kArrivals barriers a buffer, each for as many
+  // parts, let products begin with the first.
+  static constexpr int kPartSteps = kUnits * kBytes / kStepBytes;
+  static constexpr int kForwardSteps = CLUSTER_SIZE * kPartSteps;
+  static constexpr int kArrivals = CLUSTER_SIZE / 4;
+  static constexpr int kArrivalParts = CLUSTER_SIZE / kArrivals;
+  static constexpr int kHiddenBytes = HIDDEN * kBytes * kRows + 128;
   static constexpr int kForwardShared = Max(2 * kHiddenBytes, kStageBytes);
 
   // Backward: the gradients of the block's gates and, as a fifth plane on its way to memory, h
@@ -69,25 +73,24 @@ struct ClusterConfig {
   static constexpr int kMessageTiles = Gcd(kGateTiles, kUnits / 16);  // of them, with one receiver
   static constexpr int kMessages = kGateTiles / kMessageTiles;
   static constexpr int kMessageUnits = 16 * kMessageTiles;
-  static constexpr int kMessageBytes = kRows * kMessageUnits * int{sizeof(Partial)};
-  static constexpr int kSourceBytes = kRows * kUnits * int{sizeof(Partial)};
+  static constexpr int kMessageRowBytes = kMessageUnits * int{sizeof(Partial)};
+  static constexpr int kSourceRowBytes = kUnits * int{sizeof(Partial)};
   static constexpr int kPlanes = 5;
-  static constexpr int kGatesBytes = kPlanes * kUnitGroups * kGroupBytes;
+  static constexpr int kGatesBytes = kPlanes * kUnits * kBytes * kRows + 128;
   // The two halves of the sources are read at once by the two halves of a warp: 64 bytes apart in
   // banks.
   static constexpr int kHalfSkew = 64;
-  static constexpr int kReceiveBytes = CLUSTER_SIZE * kSourceBytes + 2 * kHalfSkew;
-  static constexpr int kSendBytes = kWarps * kMessages * kMessageBytes;
+  static constexpr int kReceiveBytes = CLUSTER_SIZE * kSourceRowBytes * kRows + 2 * kHalfSkew;
+  static constexpr int kSendBytes = kWarps * kMessages * kMessageRowBytes * kRows;
   static constexpr int kBackwardShared =
       Max(2 * kGatesBytes + 2 * kReceiveBytes + kSendBytes, kStageBytes);
 };
 
-// The reserve: one record a cell and step, in the order in which a warp's lanes own cells, so that
-// a warp writes and reads one contiguous piece: [steps + 1][row tiles][kHidden / 4][32]. A record
-// holds the step's gates and c and h before the step; the last step's records hold only the latter.
-inline int64_t ReserveTiles(int64_t batch) { return (batch + 7) / 8; }
+// The reserve: one record a cell and step, [steps + 1][kHidden / 4][batch][4 units], so that a warp
+// writes and reads one contiguous piece whatever the slices are. A record holds the step's gates
+// and c and h before the step; the last step's records hold only the latter.
 inline int64_t ReserveCells(int64_t batch, int64_t steps, int64_t padded_hidden) {
-  return (steps + 1) * ReserveTiles(batch) * padded_hidden * 8;
+  return (steps + 1) * batch * padded_hidden;
 }
 inline int64_t ReserveRecordBytes(int64_t element_bytes) { return element_bytes == 2 ? 16 : 24; }
 

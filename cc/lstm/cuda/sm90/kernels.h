@@ -25,12 +25,15 @@ struct KernelList {
 };
 
 // One list a file of instantiations/: by element type and padded hidden size, fewer rows first.
-#define TFL_CLUSTER_LISTS(X)                                                                       \
-  X(Bfloat16, 64)                                                                                  \
-  X(Bfloat16, 128)                                                                                 \
-  X(Bfloat16, 256)                                                                                 \
-  X(Bfloat16, 384) X(Bfloat16, 512) X(Float16, 64) X(Float16, 128) X(Float16, 256) X(Float16, 384) \
-      X(Float16, 512) X(Tf32, 64) X(Tf32, 128) X(Tf32, 256)
+#define TFL_CLUSTER_LISTS(X) \
+  X(Bfloat16, 64)            \
+  X(Bfloat16, 128)           \
+  X(Bfloat16, 256)           \
+  X(Bfloat16, 384)           \
+  X(Bfloat16, 512)           \
+  X(Float16, 64)             \
+  X(Float16, 128)            \
+  X(Float16, 256) X(Float16, 384) X(Float16, 512) X(Tf32, 64) X(Tf32, 128) X(Tf32, 256)
 #define TFL_DECLARE(type, hidden) KernelList type##Kernels##hidden();
 TFL_CLUSTER_LISTS(TFL_DECLARE)
 #undef TFL_DECLARE

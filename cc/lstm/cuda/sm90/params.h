@@ -23,6 +23,7 @@ struct CommonParams {
   int32_t batch;
   int32_t steps;
   int32_t hidden;
+  int32_t rows;  // of a slice: even, at most kRows
   WeightLoad weight_load;
   Rows input_rows;   // x, mask, gradients of the gates
   Rows output_rows;  // output and its gradient

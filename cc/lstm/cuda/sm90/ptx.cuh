@@ -10,6 +10,13 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// The same address, but computed once: the compiler would rather derive it anew at every use.
+__device__ __forceinline__ uint32_t KeptSharedAddress(const void* p) {
+  uint32_t address = SharedAddress(p);
+  asm volatile("" : "+r"(address));
+  return address;
+}
+
 // The address in block `rank`'s shared memory that `address` is in one's own.
 __device__ __forceinline__ uint32_t Mapa(uint32_t address, uint32_t rank) {
   uint32_t mapped;
@@ -44,12 +51,14 @@ __device__ __forceinline__ void MbarrierArriveExpectTx(uint32_t barrier, uint32_
                : "memory");
 }
 
+// Acquire at block scope (the default) is enough for what complete_tx counted, and does not drop
+// the L1 cache as acquire.cluster does.
 __device__ __forceinline__ void MbarrierWaitParity(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "retry:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra retry;\n"
       "}" ::"r"(barrier),
       "r"(parity)
@@ -79,9 +88,24 @@ __device__ __forceinline__ void StAsync16(uint32_t remote, uint4 v, uint32_t rem
       : "memory");
 }
 
+// Opaque to the compiler's alias analysis, like ldmatrix: what lies there was stored as another
+// type.
+__device__ __forceinline__ uint32_t LdShared(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void LdMatrixX4(uint32_t (&d)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void LdMatrixX2(uint32_t (&d)[2], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(d[0]), "=r"(d[1])
                : "r"(address)
                : "memory");
 }
@@ -91,6 +115,10 @@ __device__ __forceinline__ void LdMatrixX4Trans(uint32_t (&d)[4], uint32_t addre
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                : "r"(address)
                : "memory");
+}
+
+__device__ __forceinline__ void PrefetchL2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 __device__ __forceinline__ float TanhApprox(float x) {
@@ -117,10 +145,10 @@ __device__ __forceinline__ void WgmmaCommitAndWait() {
 }
 
 // A wgmma operand in shared memory, no swizzle, K-major: core matrices of 8 rows of 16 bytes, the
-// next one along K `k_stride` bytes on, the next 8 rows 128 bytes on.
+// next one along K `k_stride` bytes on, the next 8 rows 128 bytes on. Adding to the lower word
+// moves the address by 16 bytes each.
 __device__ __forceinline__ uint64_t MatrixDescriptor(uint32_t address, uint32_t k_stride) {
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) |
-         static_cast<uint64_t>(k_stride >> 4) << 16 | static_cast<uint64_t>(128 >> 4) << 32;
+  return static_cast<uint64_t>(128 >> 4) << 32 | ((address & 0x3FFFF) >> 4 | k_stride >> 4 << 16);
 }
 
 // d[16, 8] += a[16, 32 bytes] b[32 bytes, 8], a warp.
