@@ -88,7 +88,7 @@ int MaxClusters(const KernelSet& set, bool forward) {
   return clusters;
 }
 
-// Nanoseconds of a step, to choose among slices; see docs/performance_gpu_cluster.md.
+// Nanoseconds of a step, to choose among slices; see docs/performance.md.
 int64_t StepCost(const KernelSet& set, int64_t rows) {
   const int64_t products = set.rows > 8 ? int64_t{set.hidden} * set.rows / 32 : 0;
   return 450 + products + set.hidden * rows / 12;

@@ -1,6 +1,6 @@
 // Hopper: the whole recurrence in one launch of thread-block clusters. A cluster keeps R in
 // registers for the whole sequence, and what a step hands to the next travels through distributed
-// shared memory. See docs/performance_gpu_cluster.md.
+// shared memory. See docs/performance.md.
 //
 // Up to 512 units of a 16-bit type, 256 of float32 with TF32 products; tanh and sigmoid.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_H_
