@@ -26,9 +26,11 @@ def build_layer(problem: Problem, mode: Mode, settings: Settings) -> Program:
 
 
 def _op_program(problem: Problem, mode: Mode, settings: Settings, *, eager: bool) -> Program:
+    # An eager read of a variable is an op of its own: inference holds its weights as tensors.
+    hold = tf.identity if eager and mode == "forward" else tf.Variable
     with on_tensorflow.device(settings):
         kernel, recurrent_kernel, bias = weights = [
-            tf.Variable(w) for w in (problem.kernel, problem.recurrent_kernel, problem.bias)
+            hold(w) for w in (problem.kernel, problem.recurrent_kernel, problem.bias)
         ]
 
     def call(x: tf.Tensor) -> tf.Tensor:
