@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
+#include <utility>
 
 #include "cc/lstm/cuda/check.h"
 #include "cc/lstm/cuda/device_limits.h"
@@ -78,9 +80,32 @@ void* AlignedBase(void* workspace) {
       Align(static_cast<int64_t>(reinterpret_cast<intptr_t>(workspace))));
 }
 
+// Kernels, and what the driver says of them, belong to the current device: makes it the call's, and
+// puts the caller's back after.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    if (cudaGetDevice(&before_) == cudaSuccess && before_ != device) {
+      changed_ = true;
+      error_ = cudaSetDevice(device);
+    }
+  }
+  ~DeviceScope() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  tfl_status status() const { return FromCuda(error_, "choosing the device"); }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  cudaError_t error_ = cudaSuccess;
+};
+
 tfl_status PlanFor(const tfl_lstm_spec& spec, int device, Plan* plan) {
   DeviceLimits limits;
   TFL_RETURN_IF_ERROR(GetDeviceLimits(device, &limits));
+  const DeviceScope scope(device);  // how many clusters fit is asked of the current device
+  TFL_RETURN_IF_ERROR(scope.status());
   return MakePlan(spec, limits, Families(), std::getenv(kForcePlanVariable), plan);
 }
 
@@ -259,6 +284,13 @@ tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   return WeightAndInputGradients(spec, inputs, gradients, workspace, runtime.device, stream);
 }
 
+tfl_status DemandAll(std::initializer_list<std::pair<const char*, const void*>> arguments) {
+  for (const auto& [name, pointer] : arguments) {
+    if (pointer == nullptr) return Error(TFL_INVALID_ARGUMENT, "%s must not be null", name);
+  }
+  return Ok();
+}
+
 tfl_status Sizes(const tfl_lstm_spec& spec, int device, tfl_lstm_sizes* sizes) {
   *sizes = {};
   TFL_RETURN_IF_ERROR(CheckSpec(spec));
@@ -277,27 +309,6 @@ tfl_status Sizes(const tfl_lstm_spec& spec, int device, tfl_lstm_sizes* sizes) {
   return Ok();
 }
 
-// Device-side calls below belong to the context that is current; make it the runtime's device and
-// put the caller's back after.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    if (cudaGetDevice(&before_) == cudaSuccess && before_ != device) {
-      changed_ = true;
-      error_ = cudaSetDevice(device);
-    }
-  }
-  ~DeviceScope() {
-    if (changed_) cudaSetDevice(before_);
-  }
-  tfl_status status() const { return FromCuda(error_, "choosing the device"); }
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-  cudaError_t error_ = cudaSuccess;
-};
-
 }  // namespace
 }  // namespace tfl::cuda
 
@@ -306,11 +317,14 @@ extern "C" {
 int32_t tfl_built_with_cuda(void) { return 1; }
 
 tfl_status tfl_cuda_lstm_sizes(const tfl_lstm_spec* spec, int32_t device, tfl_lstm_sizes* sizes) {
+  TFL_RETURN_IF_ERROR(tfl::cuda::DemandAll({{"spec", spec}, {"sizes", sizes}}));
   return tfl::cuda::Sizes(*spec, device, sizes);
 }
 
 tfl_status tfl_cuda_lstm_forward(const tfl_lstm_spec* spec, const tfl_lstm_inputs* inputs,
                                  const tfl_lstm_outputs* outputs, const tfl_cuda_runtime* runtime) {
+  TFL_RETURN_IF_ERROR(tfl::cuda::DemandAll(
+      {{"spec", spec}, {"inputs", inputs}, {"outputs", outputs}, {"runtime", runtime}}));
   const tfl::cuda::DeviceScope scope(runtime->device);
   TFL_RETURN_IF_ERROR(scope.status());
   return tfl::cuda::Forward(*spec, *inputs, *outputs, *runtime);
@@ -319,6 +333,11 @@ tfl_status tfl_cuda_lstm_forward(const tfl_lstm_spec* spec, const tfl_lstm_input
 tfl_status tfl_cuda_lstm_backward(const tfl_lstm_spec* spec, const tfl_lstm_inputs* inputs,
                                   const tfl_lstm_saved* saved, const tfl_lstm_gradients* gradients,
                                   const tfl_cuda_runtime* runtime) {
+  TFL_RETURN_IF_ERROR(tfl::cuda::DemandAll({{"spec", spec},
+                                            {"inputs", inputs},
+                                            {"saved", saved},
+                                            {"gradients", gradients},
+                                            {"runtime", runtime}}));
   const tfl::cuda::DeviceScope scope(runtime->device);
   TFL_RETURN_IF_ERROR(scope.status());
   return tfl::cuda::Backward(*spec, *inputs, *saved, *gradients, *runtime);

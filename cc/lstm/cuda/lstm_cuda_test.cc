@@ -398,6 +398,11 @@ TEST(LstmCudaErrors, BadCallsAreNamed) {
   EXPECT_NE(std::strstr(status.message, "weight_dtype"), nullptr) << status.message;
   spec = Spec(int64_t{1} << 40, int64_t{1} << 40, 4, 5, TFL_FLOAT32);
   EXPECT_EQ(tfl_cuda_lstm_sizes(&spec, 0, &sizes).code, TFL_INVALID_ARGUMENT);
+  EXPECT_STREQ(tfl_cuda_lstm_sizes(nullptr, 0, &sizes).message, "spec must not be null");
+  EXPECT_STREQ(tfl_cuda_lstm_forward(&spec, nullptr, nullptr, nullptr).message,
+               "inputs must not be null");
+  EXPECT_STREQ(tfl_cuda_lstm_backward(&spec, nullptr, nullptr, nullptr, nullptr).message,
+               "inputs must not be null");
   SKIP_WITHOUT_GPU();
   spec = Spec(2, 3, 4, 5, TFL_FLOAT32);
   status = tfl_cuda_lstm_sizes(&spec, 4096, &sizes);

@@ -61,10 +61,16 @@ tfl_status PlanOnDevice(const tfl_lstm_spec& spec, GridDirection direction, int 
   if (!MakeGridPlan(spec, limits, 0, plan)) {
     return Error(TFL_INTERNAL, "the grid family was asked for a call that it does not support");
   }
-  int resident_blocks = 0;
-  TFL_RETURN_IF_ERROR(GridResidentBlocks(*plan, direction, spec.dtype, device, &resident_blocks));
-  *fits = resident_blocks != 0 && MakeGridPlan(spec, limits, resident_blocks, plan) &&
-          plan->groups <= kMaxGroups;
+  // Fewer groups may want more rows each, hence another kernel, of which to ask again.
+  int blocks = limits.multiprocessors, rows = 0;
+  do {
+    rows = plan->rows;
+    int resident_blocks = 0;
+    TFL_RETURN_IF_ERROR(GridResidentBlocks(*plan, direction, spec.dtype, device, &resident_blocks));
+    blocks = std::min(blocks, resident_blocks);
+    *fits = blocks != 0 && MakeGridPlan(spec, limits, blocks, plan);
+  } while (*fits && plan->rows != rows);
+  *fits = *fits && plan->groups <= kMaxGroups;
   return Ok();
 }
 

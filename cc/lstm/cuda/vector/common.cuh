@@ -97,11 +97,7 @@ __device__ __forceinline__ float2 Dot(const float* first, const float* second, i
 template <typename Params>
 tfl_status Launch(const void* kernel, const VectorPlan& plan, int shared_bytes, Params* params,
                   cudaStream_t stream) {
-  if (shared_bytes > 48 << 10) {
-    TFL_RETURN_IF_ERROR(FromCuda(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-        "asking for the vector kernel's shared memory"));
-  }
+  TFL_RETURN_IF_ERROR(AllowSharedBytes(kernel, shared_bytes));
   // Cooperative: the driver refuses the launch rather than start a part of it.
   void* arguments[] = {params};
   return FromCuda(cudaLaunchCooperativeKernel(kernel, dim3(plan.groups * plan.blocks_per_group),

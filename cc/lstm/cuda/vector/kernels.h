@@ -56,6 +56,10 @@ struct VectorBackwardParams : VectorCommon {
   void* grad_initial_c;
 };
 
+// Allows the kernel so much dynamic shared memory on the current device. Never takes back what was
+// allowed before: another thread may be about to launch the same kernel with more.
+tfl_status AllowSharedBytes(const void* kernel, int bytes);
+
 tfl_status LaunchVectorForward(const VectorPlan& plan, tfl_dtype dtype, VectorForwardParams params,
                                cudaStream_t stream);
 tfl_status LaunchVectorBackward(const VectorPlan& plan, tfl_dtype dtype,

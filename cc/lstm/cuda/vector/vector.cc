@@ -1,6 +1,9 @@
 #include "cc/lstm/cuda/vector/vector.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "cc/lstm/cuda/dtype.h"
 #include "cc/lstm/cuda/elementwise.h"
@@ -68,6 +71,23 @@ tfl_status ClearExchange(void* exchange, int64_t bytes, cudaStream_t stream) {
 }
 
 }  // namespace
+
+tfl_status AllowSharedBytes(const void* kernel, int bytes) {
+  constexpr int kAlwaysAllowed = 48 << 10;
+  if (bytes <= kAlwaysAllowed) return Ok();
+  int device = 0;
+  TFL_RETURN_IF_ERROR(FromCuda(cudaGetDevice(&device), "asking for the current device"));
+  static std::mutex mutex;
+  static auto* allowed = new std::map<std::pair<const void*, int>, int>;
+  std::lock_guard<std::mutex> lock(mutex);
+  int& most = (*allowed)[{kernel, device}];
+  if (bytes <= most) return Ok();
+  TFL_RETURN_IF_ERROR(
+      FromCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "asking for the vector kernel's shared memory"));
+  most = bytes;
+  return Ok();
+}
 
 bool VectorSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   VectorPlan plan;
