@@ -93,6 +93,24 @@ absl::Status WrongShape(const char* name, const std::string& wanted, const Tenso
       absl::StrCat(name, " must have shape ", wanted, ", got ", got.DebugString()));
 }
 
+// Whether the shapes made of x's and recurrent_kernel's sizes exist: the sizes of a tensor without
+// elements may have products beyond int64, and a TensorShape of those would end the process.
+absl::Status CheckSizes(const tfl_lstm_spec& spec) {
+  const int64_t gates = 4 * spec.hidden_size;
+  const int64_t outer = spec.time_major ? spec.steps : spec.batch;
+  const int64_t inner = spec.time_major ? spec.batch : spec.steps;
+  TensorShape shape;
+  if (TensorShape::BuildTensorShape({spec.input_size, gates}, &shape).ok() &&
+      TensorShape::BuildTensorShape({spec.batch, spec.hidden_size}, &shape).ok() &&
+      TensorShape::BuildTensorShape({outer, inner, spec.hidden_size}, &shape).ok()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "x and recurrent_kernel must have sizes whose products fit in 63 bits, got batch ",
+      spec.batch, ", steps ", spec.steps, ", input_size ", spec.input_size, ", hidden_size ",
+      spec.hidden_size));
+}
+
 // Shapes as text for error messages.
 constexpr char kStateMeaning[] = "[batch, hidden_size]";
 
@@ -140,6 +158,7 @@ absl::Status LstmCall::Describe(OpKernelContext* ctx, tfl_lstm_spec* spec,
   spec->steps = x->dim_size(spec->time_major ? 0 : 1);
   spec->input_size = x->dim_size(2);
   spec->hidden_size = square.dim_size(0);
+  TF_RETURN_IF_ERROR(CheckSizes(*spec));
   inputs->x = x->data();
   inputs->recurrent_kernel = recurrent_kernel->data();
 
