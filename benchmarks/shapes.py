@@ -32,12 +32,6 @@ class Shape:
     def __str__(self) -> str:
         return ",".join(str(size) for size in astuple(self))
 
-    @property
-    def forward_flop(self) -> int:
-        """The multiplications and additions of the products of one forward call."""
-        rows = self.batch * self.steps
-        return 2 * rows * (self.input_size + self.hidden_size) * 4 * self.hidden_size
-
 
 @dataclass(frozen=True)
 class ShapeSet:

@@ -84,6 +84,25 @@ def test_a12_maml_step(in_graph):
         )
 
 
+def test_a12_sizes_unknown_while_tracing(rng):
+    problem = make_problem(rng)
+    names = ("x", "kernel", "recurrent_kernel")
+    values = [tf.constant(getattr(problem, name)) for name in names]
+
+    def penalty(x, kernel, recurrent_kernel):
+        with tf.GradientTape() as outer:
+            outer.watch([x, kernel, recurrent_kernel])
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(tfl.fused_lstm(x, kernel, recurrent_kernel).output ** 2)
+            loss = tf.reduce_sum(inner.gradient(y, x) ** 2)
+        return outer.gradient(loss, [x, kernel, recurrent_kernel])
+
+    unknown = [tf.TensorSpec([None] * value.shape.rank, value.dtype) for value in values]
+    got = tf.function(penalty, input_signature=unknown, autograph=False)(*values)
+    assert_close(got, penalty(*values), LIMIT)
+
+
 def test_a12_third_order(rng):
     def third(layer, x):
         values = [x]

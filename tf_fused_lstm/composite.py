@@ -69,7 +69,8 @@ def lstm(inputs: Inputs, attributes: Attributes) -> tuple[tf.Tensor, tf.Tensor, 
     z = tf.einsum("tbi,ij->tbj", x, tf.cast(inputs.kernel, wide))
     if inputs.bias is not None:
         z += tf.cast(inputs.bias, wide)
-    zeros = tf.zeros([tf.shape(x)[1], recurrent_kernel.shape[0]], wide)
+    hidden_size = recurrent_kernel.shape[0] or tf.shape(recurrent_kernel)[0]
+    zeros = tf.zeros([tf.shape(x)[1], hidden_size], wide)
     h = zeros if inputs.initial_h is None else tf.cast(inputs.initial_h, wide)
     c = zeros if inputs.initial_c is None else tf.cast(inputs.initial_c, wide)
 

@@ -48,9 +48,7 @@ class Inputs {
       for (size_t i = 0; i < dims.size(); ++i) {
         DimensionHandle merged;  // a Merge that fails clears its result
         if (!c_->Merge(*dims[i], c_->Dim(shape, i), &merged).ok()) {
-          return absl::InvalidArgumentError(
-              absl::StrCat(name, " must have ", c_->DebugString(*dims[i]), " in dimension ", i,
-                           ", got shape ", c_->DebugString(shape)));
+          return WrongDimension(name, *dims[i], i, shape);
         }
         *dims[i] = merged;
       }
@@ -67,10 +65,26 @@ class Inputs {
     TF_RETURN_IF_ERROR(Merge(name, dims));
     DimensionHandle hidden;
     TF_RETURN_IF_ERROR(Annotated(name, c_->Divide(gates, 4, /*evenly_divisible=*/true, &hidden)));
-    return c_->Merge(*hidden_size, hidden, hidden_size);
+    DimensionHandle merged;
+    if (!c_->Merge(*hidden_size, hidden, &merged).ok()) {  // recurrent_kernel's own dimensions
+      DimensionHandle wanted;
+      TF_RETURN_IF_ERROR(Annotated(name, c_->Multiply(*hidden_size, 4, &wanted)));
+      std::vector<ShapeHandle> shapes;
+      TF_RETURN_IF_ERROR(c_->input(name, &shapes));
+      return WrongDimension(name, wanted, dims.size() - 1, shapes[0]);
+    }
+    *hidden_size = merged;
+    return absl::OkStatus();
   }
 
  private:
+  absl::Status WrongDimension(const char* name, DimensionHandle wanted, size_t dimension,
+                              ShapeHandle shape) const {
+    return absl::InvalidArgumentError(absl::StrCat(name, " must have ", c_->DebugString(wanted),
+                                                   " in dimension ", dimension, ", got shape ",
+                                                   c_->DebugString(shape)));
+  }
+
   InferenceContext* c_;
 };
 
