@@ -96,6 +96,20 @@ def test_f1_sizes_whose_products_overflow():
     assert all("products fit" in message and "got" in message for message in messages), messages
 
 
+@pytest.mark.parametrize("shape", [(), (4,), (4, 8), (3, 9), (4, 9, 1, 1)])
+def test_f1_layer_names_a_mask_of_a_wrong_shape(shape):
+    layer = tfl.FusedLSTM(6)
+    with pytest.raises(ValueError, match=r"mask must have shape \(batch, steps\) = \(4, 9\)"):
+        layer(tf.zeros((4, 9, 5)), mask=tf.ones(shape, tf.bool))
+
+
+@pytest.mark.parametrize("convert", [tf.RaggedTensor.from_tensor, tf.sparse.from_dense])
+def test_f1_x_must_be_dense(convert):
+    x = convert(tf.ones((4, 9, 5)))
+    with pytest.raises(ValueError, match=f"x must be a dense tensor, got a {type(x).__name__}"):
+        tfl.fused_lstm(x, tf.zeros((5, 24)), tf.zeros((6, 24)))
+
+
 @pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32"),
                                     ("float32", "float16"), ("float16", "bfloat16")])  # fmt: skip
 def test_f1_types_that_do_not_go_together(dtypes):

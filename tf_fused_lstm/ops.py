@@ -29,6 +29,8 @@ class FusedLSTMOutput(NamedTuple):
 
 
 def _to_x(x: Any) -> tf.Tensor:
+    if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
+        raise ValueError(f"x must be a dense tensor, got a {type(x).__name__}")
     x = tf.convert_to_tensor(x)
     if x.dtype not in DTYPES:
         raise ValueError(

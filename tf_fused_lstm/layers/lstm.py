@@ -160,8 +160,9 @@ class FusedLSTM(keras.layers.LSTM):
             return f"the input is {dtype}, the layer computes in {self.compute_dtype}"
         if not is_float and (self.dropout or "complex" in dtype):
             return f"the input is {dtype}"
-        if mask is not None and len(mask.shape) == 3 and mask.shape[-1] != 1:
-            return f"the mask has shape {tuple(mask.shape)}, not (batch, steps)"
+        mask_shape = tf.TensorShape(getattr(mask, "shape", ()))
+        if mask_shape.rank == 3 and mask_shape[-1] != 1:
+            return f"the mask has shape {tuple(mask_shape)}, not (batch, steps)"
         return None
 
     @tf.autograph.experimental.do_not_convert
@@ -249,7 +250,7 @@ class FusedLSTM(keras.layers.LSTM):
         mask = tf.cast(tf.convert_to_tensor(mask), tf.bool)
         if mask.shape.rank == 3:
             mask = mask[:, :, 0]
-        if mask.shape[0] == 1 and x.shape[0] != 1:
+        if mask.shape.rank == 2 and mask.shape[0] == 1 and x.shape[0] != 1:
             mask = tf.broadcast_to(mask, [tf.shape(x)[0], tf.shape(mask)[1]])
         if not mask.shape.is_compatible_with(x.shape[:2]):
             raise ValueError(
