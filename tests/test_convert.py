@@ -1,12 +1,9 @@
 """Weight conversion, against the frameworks that the weights come from."""
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import tensorflow as tf
 import tf_keras
-import torch
 from stacks import keras_stack, random_cell, random_cells
 from tf_keras.src.layers.rnn import legacy_cells
 from tf_keras.src.layers.rnn.gru_lstm_utils import canonical_to_params
@@ -17,6 +14,11 @@ from tf_fused_lstm import convert
 
 BATCH, STEPS, INPUTS, UNITS = 3, 6, 5, 7
 CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 def cell_of(rng):
@@ -43,7 +45,7 @@ def assert_cells_equal(got, wanted):
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_torch(rng, layers, bidirectional, bias):
+def test_torch(rng, torch, layers, bidirectional, bias):
     module = torch.nn.LSTM(
         INPUTS, UNITS, layers, bias=bias, batch_first=True, bidirectional=bidirectional
     )
@@ -59,7 +61,7 @@ def test_torch(rng, layers, bidirectional, bias):
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_to_torch(rng, layers, bidirectional):
+def test_to_torch(rng, torch, layers, bidirectional):
     cells = cells_of(rng, layers, 1 + bidirectional)
     state_dict = convert.to_torch(cells, bidirectional=bidirectional)
     module = torch.nn.LSTM(INPUTS, UNITS, layers, batch_first=True, bidirectional=bidirectional)
@@ -79,6 +81,8 @@ def test_torch_prefix(rng):
 
 
 def run_onnx(w, r, b, direction, x):
+    onnx = pytest.importorskip("onnx", reason="ONNX is not installed")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
     tensors = {"W": w, "R": r, "B": b}
     tensors = {name: v for name, v in tensors.items() if v is not None}
     node = onnx.helper.make_node(
@@ -218,11 +222,12 @@ def test_cudnn_params_round_trip(rng, layers, bidirectional):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs PyTorch with cuDNN")
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_cudnn_params_against_cudnn(rng, layers, bidirectional):
+def test_cudnn_params_against_cudnn(rng, torch, layers, bidirectional):
     """PyTorch lays its weights out in one buffer where cuDNN says that each belongs."""
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no GPU")
     module = torch.nn.LSTM(INPUTS, UNITS, layers, bidirectional=bidirectional).cuda()
     buffer = torch.empty(0, device="cuda").set_(module.weight_ih_l0.untyped_storage())
     values = buffer.cpu().numpy()
@@ -232,7 +237,7 @@ def test_cudnn_params_against_cudnn(rng, layers, bidirectional):
     assert_cells_equal(got, convert.from_torch(module.state_dict()))
 
 
-def test_into_the_fused_layer(rng):
+def test_into_the_fused_layer(rng, torch):
     """D1: a PyTorch LSTM's weights in our layer give PyTorch's results."""
     module = torch.nn.LSTM(INPUTS, UNITS, batch_first=True)
     x = random_x(rng)
