@@ -192,8 +192,9 @@ def test_b9_reasons_and_strict_mode():
     assert strict(X).shape == (3, 4)
     with pytest.raises(ValueError, match="recurrent_dropout while training"):
         strict(X, training=True)
-    with pytest.raises(ValueError, match="use_fused must be"):
-        tfl.FusedLSTM(4, use_fused="yes")
+    for use_fused in ("yes", 1, None):
+        with pytest.raises(ValueError, match="use_fused must be"):
+            tfl.FusedLSTM(4, use_fused=use_fused)
 
 
 def test_b9_which_ops_run():

@@ -45,7 +45,7 @@ class FusedLSTM(keras.layers.LSTM):
     """
 
     def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
-        if use_fused not in ("auto", True, False):
+        if use_fused != "auto" and not isinstance(use_fused, bool):
             raise ValueError(f'use_fused must be "auto", True or False, got {use_fused!r}')
         super().__init__(units, *args, **kwargs)
         self.use_fused = use_fused
