@@ -106,6 +106,20 @@ def test_c7_non_finite_inputs_stay_in_their_row(value):
     np.testing.assert_array_equal(got[1, :2], wanted[1, :2])
 
 
+def test_non_finite_inputs_at_masked_steps_reach_no_gradient():
+    """Where keras.layers.LSTM's gradient of the kernel is NaN."""
+    _, fused = pair(return_sequences=True)
+
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(fused(x, mask=MASK) ** 2)
+        return tape.gradient(loss, fused.trainable_weights)
+
+    padded = np.where(np.asarray(MASK, bool)[..., None], X.numpy(), np.nan).astype(np.float32)
+    for got, wanted in zip(gradients(tf.constant(padded)), gradients(X), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 TRAIN = """
 import keras, numpy as np, tensorflow as tf
 import tf_fused_lstm as tfl

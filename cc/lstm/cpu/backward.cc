@@ -48,7 +48,7 @@ class BackwardPass {
   }
 
   void Run(Member& member) {
-    if (plan_.convert_weights || plan_.convert_x) {
+    if (plan_.convert_weights || plan_.copy_x) {
       member.Phase(1, [&](int index, int count) { Convert(index, count); });
     }
     member.Phase(1, [&](int index, int count) {
@@ -62,7 +62,7 @@ class BackwardPass {
     if (gradients_.grad_x != nullptr) InputGradient(member);
     const int64_t input = spec_.input_size, hidden = spec_.hidden_size;
     if (gradients_.grad_kernel != nullptr) {
-      const Rows<const T> x = plan_.convert_x
+      const Rows<const T> x = plan_.copy_x
                                   ? Rows<const T>{Buffer<T>(gradients_.workspace, plan_.backward.x),
                                                   DenseRows(spec_.batch, input)}
                                   : Rows<const T>{static_cast<const T*>(inputs_.x),
@@ -87,14 +87,20 @@ class BackwardPass {
       convert(inputs_.kernel, spec_.input_size, plan_.backward.kernel);
       convert(inputs_.recurrent_kernel, spec_.hidden_size, plan_.backward.recurrent_kernel);
     }
-    if (plan_.convert_x) {
+    // What lies in x at a masked step, NaN included, does not reach grad_kernel.
+    if (plan_.copy_x) {
       const RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
       T* to = Buffer<T>(workspace, plan_.backward.x);
       const Part part(spec_.steps * spec_.batch, index, count);
       for (int64_t r = part.begin; r < part.end; ++r) {
-        const int64_t start = rows.Start(r / spec_.batch, r % spec_.batch);
-        ReadElements(spec_.dtype, At(inputs_.x, spec_.dtype, start), spec_.input_size,
-                     to + r * spec_.input_size);
+        const int64_t step = r / spec_.batch, row = r % spec_.batch;
+        T* copy = to + r * spec_.input_size;
+        if (mask_.Valid(step, row)) {
+          ReadElements(spec_.dtype, At(inputs_.x, spec_.dtype, rows.Start(step, row)),
+                       spec_.input_size, copy);
+        } else {
+          std::fill(copy, copy + spec_.input_size, T{0});
+        }
       }
     }
   }

@@ -367,6 +367,22 @@ TEST(LstmCpuTest, NanPropagatesInItsRowOnly) {
   }
 }
 
+TEST(LstmCpuTest, NanAtMaskedStepsReachesNothing) {
+  TestPool pool(1);
+  tfl_lstm_spec s = Spec(3, 4, 5, 18);
+  s.has_mask = s.training = 1;
+  Problem p = MakeProblem(s, 2);
+  std::fill(p.in.mask.begin(), p.in.mask.end(), 1);
+  p.in.mask[1 * 4 + 2] = p.in.mask[2 * 4 + 3] = 0;
+  const Results wanted = RunCore(p, pool.Runtime(2));
+  for (const int row : {1 * 4 + 2, 2 * 4 + 3}) {
+    for (int i = 0; i < 5; ++i) p.in.x[row * 5 + i] = std::nan("");
+  }
+  const Results r = RunCore(p, pool.Runtime(2));
+  EXPECT_EQ(r.outputs, wanted.outputs);
+  EXPECT_EQ(r.gradients, wanted.gradients);
+}
+
 TEST(LstmCpuTest, ZeroSizes) {
   TestPool pool(1);
   const int64_t sizes[][4] = {{0, 3, 4, 5}, {2, 0, 4, 5}, {2, 3, 0, 5}, {2, 3, 4, 0}, {0, 0, 0, 0}};

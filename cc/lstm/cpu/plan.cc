@@ -144,6 +144,7 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   const int64_t element = compute == TFL_FLOAT64 ? 8 : 4;
   plan->hidden_padded = padded;
   plan->convert_x = spec.dtype != compute;
+  plan->copy_x = plan->convert_x || spec.has_mask;
   plan->convert_weights = spec.weight_dtype != compute;
   plan->plain_gates = padded == hidden;
   PlanTeam(spec, num_threads, plan);
@@ -187,11 +188,9 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   backward.carry = sizes.Append(state, element, bytes);
   backward.recurrent = sizes.Append(sizes.Product({panel_padded, 4, padded}), element, bytes);
   if (spec.has_mask) backward.first_valid = sizes.Append(batch, 8, bytes);
-  if (plan->convert_x) {
-    const int64_t x = sizes.Product({steps, batch, input});
-    backward.x = sizes.Append(x, element, bytes);
-    backward.grad_x = sizes.Append(x, element, bytes);
-  }
+  const int64_t x = sizes.Product({steps, batch, input});
+  if (plan->copy_x) backward.x = sizes.Append(x, element, bytes);
+  if (plan->convert_x) backward.grad_x = sizes.Append(x, element, bytes);
   if (plan->convert_weights) {
     backward.kernel = sizes.Append(kernel, element, bytes);
     backward.recurrent_kernel = sizes.Append(recurrent_kernel, element, bytes);

@@ -50,7 +50,7 @@ struct BackwardLayout {
   int64_t carry = 0;             // [batch, H_p]  gradient of h that a masked step hands on
   int64_t recurrent = 0;         // packed transpose of recurrent_kernel
   int64_t first_valid = 0;       // int64 [batch]                if has_mask
-  int64_t x = 0;                 // [steps, batch, input]        if x is converted
+  int64_t x = 0;                 // [steps, batch, input]        if copy_x
   int64_t kernel = 0;            // [input, 4 hidden]            if weights are converted
   int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]           if weights are converted
   int64_t grad_x = 0;            // [steps, batch, input]        if x is converted
@@ -63,6 +63,7 @@ struct BackwardLayout {
 struct Plan {
   int64_t hidden_padded = 0;
   bool convert_x = false;        // dtype is not the compute type
+  bool copy_x = false;           // backward reads a copy: converted, or zeros at masked steps
   bool convert_weights = false;  // weight_dtype is not
   bool plain_gates = false;      // hidden_padded == hidden
   int shares = 1;                // places in the team
