@@ -8,7 +8,7 @@ BAZEL := PYTHON_BIN_PATH=$(CURDIR)/$(VENV)/bin/python tools/bazelw
 TENSORFLOW ?= $(if $(shell nvidia-smi -L 2>/dev/null),tensorflow[and-cuda],tensorflow-cpu)==2.21.*
 # What tests and demo need besides. tf_keras names tensorflow, and pip would install it over
 # tensorflow-cpu: hence without its dependencies, which are TensorFlow's own.
-TOOLS := pytest rich matplotlib ruff
+TOOLS := pytest rich matplotlib ruff mypy
 TF_KERAS := tf_keras==2.21.*
 # What the demo measures besides Keras. PyTorch can join them: it is a large download.
 PEERS ?= onnx onnxruntime openvino
@@ -49,9 +49,10 @@ demo: wheel ## Install the wheel into .venv, train a small model, measure a few 
 	$(VENV)/bin/python examples/char_lm.py
 	$(VENV)/bin/python -m benchmarks --set quick
 
-lint: $(VENV)/ready ## Check Python, C++ and Starlark style
+lint: $(VENV)/ready ## Check Python types, and Python, C++ and Starlark style
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 	@tools/lint_sources.sh
 
 clean: ## Remove what this Makefile made

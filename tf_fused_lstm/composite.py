@@ -105,7 +105,9 @@ def _loop(
     )
     outputs = outputs.write(0, zeros)
 
-    def step(t, h, c, output, outputs):
+    def step(
+        t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, output: tf.Tensor, outputs: tf.TensorArray
+    ) -> tuple[tf.Tensor | tf.TensorArray, ...]:
         gates = z_steps.read(t) + tf.linalg.matmul(h, recurrent_kernel)
         i, f, g, o = tf.split(gates, 4, axis=-1)
         new_c = recurrent_activation(f) * c + recurrent_activation(i) * activation(g)

@@ -6,6 +6,7 @@ The second makes every further derivative: second order, forward mode, Jacobians
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -95,7 +96,13 @@ def _fused_lstm_grad_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tens
     return [*results[:count], *_no_gradient_for_mask(inputs), None, None, *results[count:]]
 
 
-def _second_order(inputs, attributes, grad_outputs, weights, sources):
+def _second_order(
+    inputs: composite.Inputs,
+    attributes: composite.Attributes,
+    grad_outputs: Sequence[tf.Tensor],
+    weights: Sequence[tf.Tensor],
+    sources: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)
         first_order = composite.gradient(inputs, attributes, grad_outputs)

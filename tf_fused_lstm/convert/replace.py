@@ -100,7 +100,7 @@ def _convert(model: Any, source: type, target: type) -> Any:
     return model
 
 
-def _switch(layer: Any, target: type) -> str | None:
+def _switch(layer: Any, target: Any) -> str | None:
     """Makes the layer a `target`; returns why it cannot be, or None.
 
     One of LSTM and FusedLSTM is a subclass of the other with the same weights and state, so the

@@ -24,7 +24,7 @@ def _bazel(*args: str) -> str:
     """Runs Bazel in the source tree and returns what it prints; fails with its last word."""
     environ = os.environ | {"PYTHON_BIN_PATH": sys.executable}
     try:
-        command = [_ROOT / "tools/bazelw", *args]
+        command = [str(_ROOT / "tools/bazelw"), *args]
         return subprocess.check_output(command, cwd=_ROOT, env=environ, text=True).strip()
     except subprocess.CalledProcessError:
         sys.exit(f"tf_fused_lstm: bazel {' '.join(args)} failed; its messages stand above.")

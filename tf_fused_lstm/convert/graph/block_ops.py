@@ -48,26 +48,22 @@ def rewrite_block(body: Body, node: tf.compat.v1.NodeDef) -> str:
 
     seq_len_max, x, cs_prev, h_prev, w = body.inputs(node)[:5]
     bias = body.inputs(node)[8]
-    units = body.dims(w, 2)[1]
-    units = units // 4 if units is not None else body.dims(h_prev, 2)[1]
+    rows, columns = body.dims(w, 2)
+    units = columns // 4 if columns is not None else body.dims(h_prev, 2)[1]
     input_size = body.dims(x, 3)[2]
-    if input_size is None and body.dims(w, 2)[0] is not None and units is not None:
-        input_size = body.dims(w, 2)[0] - units
+    if input_size is None and rows is not None and units is not None:
+        input_size = rows - units
     if units is None or input_size is None:
         raise NotRewritableError("the graph does not tell its sizes")
-    w_value, bias_value = body.value(w), body.value(bias)
-    constant = w_value is not None and bias_value is not None
+    constants = body.values((w, bias))
     inputs = [x, cs_prev, h_prev]
     masked = not _is_all_steps(body, seq_len_max, x)
     order = KERAS_GATES if is_v2 else CELL_GATES
 
     def run(tensors: Sequence[tf.Tensor], mask: tf.Tensor | None) -> Sequence[tf.Tensor]:
         x, cs_prev, h_prev, *weights = tensors
-        if constant:
-            kernel, b = (
-                reorder(w_value, order, KERAS_GATES),
-                reorder(bias_value, order, KERAS_GATES),
-            )
+        if constants is not None:
+            kernel, b = (reorder(value, order, KERAS_GATES) for value in constants)
             b[units : 2 * units] += np.asarray(forget_bias, b.dtype)
             kernel, b = tf.constant(kernel), tf.constant(b)
         else:
@@ -80,7 +76,7 @@ def rewrite_block(body: Body, node: tf.compat.v1.NodeDef) -> str:
             mask=mask, time_major=True, zero_output_for_mask=mask is not None, training=False,
         )  # fmt: skip
 
-    weights = [] if constant else [w, bias]
+    weights = [w, bias] if constants is None else []
 
     def build(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
         mask, limit = None, tensors[0]

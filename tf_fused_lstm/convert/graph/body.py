@@ -29,7 +29,7 @@ class Ref(NamedTuple):
     """An output of a node."""
 
     node: str
-    index: int
+    output: int
 
     @classmethod
     def parse(cls, text: str) -> Ref:
@@ -38,7 +38,7 @@ class Ref(NamedTuple):
         return cls(node, int(index or 0))
 
     def __str__(self) -> str:
-        return f"{self.node}:{self.index}" if self.index else self.node
+        return f"{self.node}:{self.output}" if self.output else self.node
 
 
 def _output_names(op_def: op_def_pb2.OpDef, node: tf.compat.v1.NodeDef) -> list[str]:
@@ -100,7 +100,7 @@ class Body:
         return node, ref
 
     def tensor(self, ref: Ref) -> tf.Tensor:
-        return self.graph.get_tensor_by_name(f"{ref.node}:{ref.index}")
+        return self.graph.get_tensor_by_name(f"{ref.node}:{ref.output}")
 
     def shape(self, ref: Ref) -> tf.TensorShape:
         return self.tensor(ref).shape
@@ -131,6 +131,16 @@ class Body:
             todo += [t.op for t in op.inputs] + list(op.control_inputs)
         with tf.compat.v1.Session(graph=import_graph(part)) as session:
             return session.run(tensor.name)
+
+    def values(self, refs: Iterable[Ref]) -> list[np.ndarray] | None:
+        """The values of all the tensors, or None if the graph does not determine one of them."""
+        values = []
+        for ref in refs:
+            value = self.value(ref)
+            if value is None:
+                return None
+            values.append(value)
+        return values
 
     def replace(
         self,
@@ -276,4 +286,4 @@ class FunctionBody(Body):
         op_def = op_def_registry.get(node.op)
         if op_def is None:  # a function called by its name
             return self._nested[ref]
-        return f"{ref.node}:{_output_names(op_def, node)[ref.index]}"
+        return f"{ref.node}:{_output_names(op_def, node)[ref.output]}"

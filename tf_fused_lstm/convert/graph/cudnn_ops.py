@@ -162,8 +162,8 @@ def _constant_cells(body: Body, node: tf.compat.v1.NodeDef, model: Model) -> lis
             blob, num_layers=model.num_layers, num_units=model.num_units,
             input_size=model.input_size, bidirectional=model.bidirectional,
         )  # fmt: skip
-    weights, biases = ([body.value(ref) for ref in refs] for refs in packed)
-    if any(v is None for v in (*weights, *biases)):
+    weights, biases = (body.values(refs) for refs in packed)
+    if weights is None or biases is None:
         return []
     weights = [w.reshape(s) for w, s in zip(weights, model.shapes(), strict=True)]
     biases = [b.reshape(-1) for b in biases]
@@ -312,8 +312,8 @@ def _input_and_units(body: Body, node: tf.compat.v1.NodeDef) -> tuple[int | None
 
 
 def _model_of_sizes(body: Body, node: tf.compat.v1.NodeDef) -> Model:
-    values = [body.value(ref) for ref in body.inputs(node)[:3]]
-    if any(v is None for v in values):
+    values = body.values(body.inputs(node)[:3])
+    if values is None:
         raise NotRewritableError("its sizes are no constants")
     layers, units, input_size = (int(v) for v in values)
     _check_mode(node, input_size, units)

@@ -92,7 +92,7 @@ def rewrite_graph_def(
     new.node.extend(main.nodes.values())
     import_graph(new)  # a graph that does not load is no result
     moved = {
-        name: f"{main.moved[ref].node}:{main.moved[ref].index}"
+        name: f"{main.moved[ref].node}:{main.moved[ref].output}"
         for name, ref in wanted.items()
         if ref in main.moved
     }
