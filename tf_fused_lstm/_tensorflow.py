@@ -1,15 +1,11 @@
-"""The few things of TensorFlow and Keras that have no public name, all in one place.
+"""The few things of TensorFlow that have no public name, all in one place.
 
 Each degrades to a correct, slower answer if a release moves it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -25,11 +21,6 @@ try:
 except ImportError:
     _control_flow_util = None
 
-try:
-    from keras.src.backend.common.variables import AutocastScope as _AutocastScope
-except ImportError:
-    _AutocastScope = None
-
 
 def gradient_is_recorded(tensors: Iterable[tf.Tensor]) -> bool:
     """Whether an active GradientTape watches any of the tensors."""
@@ -43,19 +34,6 @@ def in_xla_context() -> bool:
     if _control_flow_util is None:
         return False
     return bool(_control_flow_util.GraphOrParentsInXlaContext(_framework_ops.get_default_graph()))
-
-
-def keras_chooses_jit() -> bool:
-    """Whether Keras is asking on its own behalf, for `compile(jit_compile="auto")`."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "_resolve_auto_jit_compile":
-        frame = frame.f_back
-    return frame is not None
-
-
-def without_autocast() -> AbstractContextManager[Any]:
-    """A scope in which Keras variables read as they are stored, not in the compute dtype."""
-    return contextlib.nullcontext() if _AutocastScope is None else _AutocastScope(None)
 
 
 def keep_reserve(op: Any) -> None:

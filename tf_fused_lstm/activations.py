@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import sys
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 # The op's names; hard_sigmoid is Keras 3's, clip(x / 6 + 1 / 2, 0, 1).
 NAMES = ("tanh", "sigmoid", "hard_sigmoid", "relu", "linear")
 
-_BY_FUNCTION: dict[Any, str] = {
-    function: name
-    for name, functions in {
-        "tanh": (keras.activations.tanh, keras.ops.tanh, tf.math.tanh),
-        "sigmoid": (keras.activations.sigmoid, keras.ops.sigmoid, tf.math.sigmoid),
-        "hard_sigmoid": (keras.activations.hard_sigmoid, keras.ops.hard_sigmoid),
-        "relu": (keras.activations.relu, keras.ops.relu, tf.nn.relu),
-        "linear": (keras.activations.linear, tf.identity),
-    }.items()
-    for function in functions
+_OF_TENSORFLOW: dict[Any, str] = {
+    tf.math.tanh: "tanh",
+    tf.math.sigmoid: "sigmoid",
+    tf.nn.relu: "relu",
+    tf.identity: "linear",
 }
+
+
+@functools.cache
+def _of_keras() -> dict[Any, str]:
+    keras = sys.modules["keras"]
+    functions = {getattr(keras.activations, name): name for name in NAMES}
+    return functions | {getattr(keras.ops, name): name for name in NAMES if name != "linear"}
+
+
+@functools.cache
+def _of_tf_keras() -> dict[Any, str]:
+    # Its hard_sigmoid is another function, clip(x / 5 + 1 / 2, 0, 1).
+    activations = sys.modules["tf_keras"].activations
+    return {getattr(activations, name): name for name in NAMES if name != "hard_sigmoid"}
+
+
+def _spellings() -> Iterator[dict[Any, str]]:
+    """Functions and their names, of TensorFlow and of the Kerases that are there: none is imported
+    for this.
+    """
+    yield _OF_TENSORFLOW
+    if "keras" in sys.modules:
+        yield _of_keras()
+    if "tf_keras" in sys.modules:
+        yield _of_tf_keras()
 
 
 def name_of(activation: str | Callable[..., Any] | None) -> str | None:
@@ -33,10 +54,9 @@ def name_of(activation: str | Callable[..., Any] | None) -> str | None:
         return "linear"
     if isinstance(activation, str):
         return activation if activation in NAMES else None
-    try:
-        return _BY_FUNCTION.get(activation)
-    except TypeError:  # unhashable
+    if not isinstance(activation, Hashable):
         return None
+    return next((names[activation] for names in _spellings() if activation in names), None)
 
 
 def required_name_of(argument: str, activation: str | Callable[..., Any] | None) -> str:

@@ -1,5 +1,5 @@
 """Keras layers on the op."""
 
-from tf_fused_lstm.layers.lstm import FusedLSTM
+from tf_fused_lstm.layers.keras3 import FusedLSTM
 
 __all__ = ["FusedLSTM"]

@@ -1,0 +1,162 @@
+"""`FusedLSTM` for Keras 3: keras.layers.LSTM whose loop over time is one op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_fused_lstm import _keras, _xla
+from tf_fused_lstm.layers.shared import LSTMOnOp
+
+
+@keras.saving.register_keras_serializable(package="tf_fused_lstm", name="FusedLSTM")
+class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
+    """`keras.layers.LSTM` with the whole loop over time in one op, forward and backward.
+
+    The arguments, weights, names, masks, states, dropout and results are those of
+    `keras.layers.LSTM`; `get_weights`, `set_weights` and weight files are interchangeable.
+    The gate order is i, f, c, o.
+
+    The op runs where it can: activations tanh, sigmoid, hard_sigmoid, relu or linear, any mask,
+    any initial state, stateful, dropout of the inputs, float16, bfloat16, float32, float64 and
+    the mixed policies, in functions compiled by XLA (`jit_compile=True`) too. `recurrent_dropout`
+    while training and other activations take Keras's own path, with the same results;
+    `fused_reason` says why. `unroll` changes nothing where the op runs.
+
+    While a GradientTape records the call the op keeps what the gradient reads; in inference it
+    keeps nothing.
+
+    Args:
+        units: The size of the output and of the states.
+        *args: As in `keras.layers.LSTM`.
+        use_fused: `"auto"` runs the op where it can and Keras's own path elsewhere; `True` raises
+            a ValueError that names the unmet condition instead; `False` always takes Keras's own
+            path, for a graph of ordinary ops (ONNX, TFLite).
+        **kwargs: As in `keras.layers.LSTM`.
+
+    Call arguments:
+        sequences: `[batch, steps, features]`.
+        initial_state: `[h, c]`, each `[batch, units]`. Default: zeros, or the kept states if
+            `stateful`.
+        mask: `[batch, steps]`, bool or numbers; a False step keeps the states, and repeats the
+            output of the step before (zero before the first True, or if `zero_output_for_mask`).
+        training: Whether dropout is active.
+    """
+
+    _stock_cell = keras.layers.LSTMCell
+    _stock_cell_name = "keras.layers.LSTMCell"
+
+    def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
+        super().__init__(units, *args, use_fused=use_fused, **kwargs)
+        self._trains_fused = self._configuration_reason() is None and (
+            use_fused is True or not self.recurrent_dropout
+        )
+
+    @property
+    def supports_jit(self) -> bool:
+        """Whether Keras may compile a model with this layer by XLA: if its user says so.
+
+        Not by `jit_compile="auto"`, as with a cuDNN LSTM: the op gains nothing, and each new number
+        of steps would be a new compilation.
+        """
+        if getattr(self, "_trains_fused", False):
+            return not _keras.keras_chooses_jit() and _xla.available()
+        return self._supports_jit
+
+    @supports_jit.setter
+    def supports_jit(self, value: bool) -> None:
+        self._supports_jit = value
+
+    def call(
+        self,
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: bool | None = False,
+    ) -> Any:
+        if isinstance(sequences, tf.RaggedTensor):
+            raise ValueError(
+                f"{self.name}: sequences must be a dense tensor, got a RaggedTensor. Pass "
+                "sequences.to_tensor() and mask=tf.sequence_mask(sequences.row_lengths())."
+            )
+        if keras.tree.is_nested(mask):
+            mask = keras.tree.flatten(mask)[0]
+        if not self._keras_refuses(sequences) and self._can_run_op(sequences, mask, training):
+            return self._call_op(sequences, initial_state, mask, training)
+        return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
+
+    def _keras_refuses(self, sequences: Any) -> bool:
+        """Whether keras.layers.LSTM.call will raise a ValueError that is right for us too."""
+        batch, steps = sequences.shape[0], sequences.shape[1]
+        expected = self._expected_batch_size
+        return (self.unroll and steps is None) or (
+            self.stateful and batch is not None and expected is not None and batch != expected
+        )
+
+    def _stock_configuration_reason(self) -> str | None:
+        if keras.backend.backend() != "tensorflow":
+            return f"Keras runs on {keras.backend.backend()}, not on TensorFlow"
+        if type(self).inner_loop is not keras.layers.LSTM.inner_loop:
+            return f"{type(self).__name__} overrides inner_loop"
+        if self.use_cudnn is True:
+            return "use_cudnn=True asks for cuDNN"
+        return None
+
+    def _stock_call_reason(self, training: Any) -> str | None:
+        if training and 0 < self.recurrent_dropout < 1:
+            return "recurrent_dropout while training"
+        if training and self.dropout and self.cell.implementation == 1:
+            return "dropout with a mask for each gate (implementation=1)"
+        return None
+
+    @tf.autograph.experimental.do_not_convert
+    def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:
+        cell = self.cell
+        x = self._to_x(sequences)
+        initial_state = self._initial_state(x, initial_state)
+        if cell.dropout or cell.recurrent_dropout:
+            # Keras draws the masks at every call, so that the seed moves on as Keras's does.
+            if initial_state is None:
+                h = tf.zeros([tf.shape(x)[0], cell.units], x.dtype)
+            else:
+                h = self._state(initial_state[0], x, 0)
+            self._maybe_config_dropout_masks(cell, x[:, 0, :], [h])
+            if training and 0 < cell.dropout < 1:
+                x = x * cell.get_dropout_mask(x[:, 0, :])[:, tf.newaxis, :]
+            self._maybe_reset_dropout_masks(cell)
+        with _keras.without_autocast():
+            weights = tuple(
+                None if variable is None else tf.convert_to_tensor(variable.value)
+                for variable in (cell.kernel, cell.recurrent_kernel, cell.bias)
+            )
+        output, h, c = self._run_op(x, weights, initial_state, mask)
+        if self.stateful:
+            for variable, state in zip(self.states, (h, c), strict=True):
+                variable.assign(state)
+        return (output, h, c) if self.return_state else output
+
+    def _initial_state(self, x: tf.Tensor, initial_state: Any) -> tuple[Any, Any] | None:
+        """The initial h and c; None for zeros."""
+        if initial_state is None:
+            if self.stateful:
+                initial_state = self.states
+            elif type(self).get_initial_state is keras.layers.RNN.get_initial_state:
+                return None
+            else:
+                initial_state = self.get_initial_state(batch_size=tf.shape(x)[0])
+        if not keras.tree.is_nested(initial_state) or len(initial_state) != 2:
+            count = len(initial_state) if keras.tree.is_nested(initial_state) else 1
+            raise ValueError(
+                f"{self.name}: initial_state must be two tensors, [h, c], each of shape (batch, "
+                f"{self.units}), got {count}"
+            )
+        h, c = (keras.ops.convert_to_tensor(state) for state in initial_state)
+        return h, c
+
+
+# Keras names a layer, and its group in a weight file, after its class's __name__: with Keras's own
+# name, weight files of models with keras.layers.LSTM load into the same models with FusedLSTM, and
+# the other way round. Saved configurations use the registered name.
+FusedLSTM.__name__ = keras.layers.LSTM.__name__
