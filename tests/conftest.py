@@ -8,9 +8,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src import backend as keras_backend
+from keras.src.backend.tensorflow import rnn as keras_rnn
 
-# A GPU's float32 products in full, as on the CPU; a test that wants TF32 turns it on.
-tf.config.experimental.enable_tensor_float_32_execution(False)
+# keras.layers.LSTM is the reference. On a GPU it would take cuDNN, which refuses most masks and has
+# no second derivatives; Keras's loop of ordinary ops has no such limits.
+for module in (keras_backend, keras_rnn):
+    module.cudnn_ok = lambda *args, **kwargs: False
 
 
 def pytest_configure(config):
@@ -36,3 +40,9 @@ def rng(request) -> np.random.Generator:
 def _float32_policy():
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(autouse=True)
+def _full_float32_products():
+    """On a GPU as on the CPU; a test that wants TF32 turns it on (the harness does)."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)

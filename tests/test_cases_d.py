@@ -118,7 +118,7 @@ arguments = list(np.load({str(tmp_path / "arguments.npz")!r}).values())
 np.savez({str(tmp_path / "outputs.npz")!r}, *[v.numpy() for v in model(arguments)])
 """)
     got = list(np.load(tmp_path / "outputs.npz").values())
-    assert_close(got, model(arguments), (0, 0))
+    assert_close(got, model(arguments))  # that process has no GPU, this one may
 
 
 def exported(tmp_path, **arguments):

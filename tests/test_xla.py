@@ -1,9 +1,6 @@
 """Functions compiled by XLA (`jit_compile=True`) run the same kernels: every result, and Keras."""
 
-import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 import tensorflow as tf
 from keras_pairs import MASK, assert_close, pair
 from op_checks import check, op_arguments
+from processes import output_of
 from reference import MASKS, make_problem, relative_error
 
 import tf_fused_lstm as tfl
@@ -23,29 +21,12 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 @pytest.fixture(params=["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
 def device(request):
-    tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
     with tf.device(f"/{request.param}:0"):
         yield request.param
-    tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
 def hlo(function, *args) -> str:
     return function.experimental_get_compiler_ir(*args)(stage="hlo")
-
-
-def run_python(source: str, **environ: str) -> str:
-    """What a Python of its own prints; a crash of it fails the test."""
-    result = subprocess.run(
-        [sys.executable, "-c", source],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-4000:]
-    return result.stdout
 
 
 def test_library_loads():
@@ -262,7 +243,7 @@ def test_keras_policies(device, policy):
 
 
 def test_loaded_after_xla_has_compiled_something():
-    printed = run_python("""
+    printed = output_of("""
 import tensorflow as tf
 assert tf.function(lambda x: x + 1, jit_compile=True)(tf.ones(2)).numpy().sum() == 4
 import tf_fused_lstm as tfl
@@ -276,7 +257,7 @@ print(float(abs(f() - tfl.fused_lstm(x, k, r).output).numpy().max()))
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_thread_settings(threads):
-    printed = run_python(f"""
+    printed = output_of(f"""
 import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads({threads})
 import tf_fused_lstm as tfl
@@ -311,13 +292,13 @@ def test_saved_model_with_a_compiled_function(tmp_path):
 
     module = Module()
     tf.saved_model.save(module, str(tmp_path))
-    printed = run_python(f"""
+    printed = output_of(f"""
 import tensorflow as tf
 import tf_fused_lstm
 print(repr(tf.saved_model.load({str(tmp_path)!r})(tf.ones([3, 5, 2])).numpy().tolist()))
 """)
     wanted = module(tf.ones([3, 5, 2])).numpy()
-    np.testing.assert_allclose(np.array(eval(printed)), wanted, rtol=1e-6)
+    assert_close(np.array(eval(printed)), wanted)
 
 
 def test_without_the_library_jit_still_works_and_says_so_once(tmp_path):
@@ -325,7 +306,7 @@ def test_without_the_library_jit_still_works_and_says_so_once(tmp_path):
     for path in folder.glob("*.so*"):
         if path.name != _xla.LIBRARY_NAME:
             shutil.copy(path, tmp_path)
-    printed = run_python(
+    printed = output_of(
         """
 import warnings
 import keras, numpy as np, tensorflow as tf
