@@ -1,4 +1,5 @@
-// The CPU core against the float64 reference: every output and gradient, all scratch poisoned.
+// The CPU core against the float64 reference: every output and gradient, all scratch poisoned, with
+// every instruction set that it was compiled for and this machine has.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,9 +9,11 @@
 #include <ostream>
 #include <random>
 
+#include "cc/lstm/cpu/targets.h"
 #include "cc/lstm/cpu/test_pool.h"
 #include "cc/lstm/lstm.h"
 #include "cc/lstm/reference/reference.h"
+#include "hwy/highway.h"
 
 namespace tfl::cpu {
 namespace {
@@ -252,7 +255,24 @@ void Check(const Problem& p, const tfl_cpu_runtime& runtime) {
   }
 }
 
-TEST(LstmCpuTest, OddSizes) {
+// Runs with one instruction set, as on a machine that has no better one.
+class LstmCpuTest : public ::testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
+  void TearDown() override {
+    if (hwy::GetChosenTarget().IsInitialized()) {  // by a kernel
+      hwy::ChosenTarget wanted;
+      wanted.Update(GetParam());
+      EXPECT_EQ(hwy::GetChosenTarget().GetIndex(), wanted.GetIndex());
+    }
+    hwy::SetSupportedTargetsForTest(0);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, LstmCpuTest, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& info) { return hwy::TargetName(info.param); });
+
+TEST_P(LstmCpuTest, OddSizes) {
   TestPool pool(1);
   unsigned seed = 0;
   for (int64_t hidden : {1, 3, 7, 17, 33, 65, 129}) {
@@ -269,7 +289,7 @@ TEST(LstmCpuTest, OddSizes) {
 }
 
 // Sizes that need several blocks of every product, and several chunks of steps.
-TEST(LstmCpuTest, LargeSizes) {
+TEST_P(LstmCpuTest, LargeSizes) {
   TestPool pool(3);
   for (int64_t batch : {1, 70, 300}) {
     tfl_lstm_spec s = Spec(batch, batch == 1 ? 300 : 7, 300, 96);
@@ -282,7 +302,7 @@ TEST(LstmCpuTest, LargeSizes) {
   Check(MakeProblem(Spec(40, 5, 17, 272), 8), pool.Runtime(2));
 }
 
-TEST(LstmCpuTest, FlagsAndTypes) {
+TEST_P(LstmCpuTest, FlagsAndTypes) {
   TestPool pool(1);
   const struct {
     tfl_dtype dtype, weights;
@@ -307,7 +327,7 @@ TEST(LstmCpuTest, FlagsAndTypes) {
   }
 }
 
-TEST(LstmCpuTest, Activations) {
+TEST_P(LstmCpuTest, Activations) {
   TestPool pool(1);
   for (int activation = TFL_TANH; activation <= TFL_LINEAR; ++activation) {
     for (int recurrent = TFL_TANH; recurrent <= TFL_LINEAR; ++recurrent) {
@@ -323,7 +343,7 @@ TEST(LstmCpuTest, Activations) {
   }
 }
 
-TEST(LstmCpuTest, Masks) {
+TEST_P(LstmCpuTest, Masks) {
   TestPool pool(1);
   tfl_lstm_spec s = Spec(7, 5, 4, 24);
   s.has_mask = s.has_initial_h = s.has_initial_c = 1;
@@ -340,7 +360,7 @@ TEST(LstmCpuTest, Masks) {
   }
 }
 
-TEST(LstmCpuTest, HugeInputsSaturate) {
+TEST_P(LstmCpuTest, HugeInputsSaturate) {
   TestPool pool(1);
   for (double scale : {1e4, 1e30}) {
     const Results r = RunCore(MakeProblem(Spec(3, 4, 5, 18), 2, scale), pool.Runtime(2));
@@ -353,7 +373,7 @@ TEST(LstmCpuTest, HugeInputsSaturate) {
   }
 }
 
-TEST(LstmCpuTest, NanPropagatesInItsRowOnly) {
+TEST_P(LstmCpuTest, NanPropagatesInItsRowOnly) {
   TestPool pool(1);
   Problem p = MakeProblem(Spec(3, 4, 5, 18), 2);
   p.in.x[1 * 4 * 5 + 2 * 5] = std::nan("");  // row 1, step 2
@@ -367,7 +387,7 @@ TEST(LstmCpuTest, NanPropagatesInItsRowOnly) {
   }
 }
 
-TEST(LstmCpuTest, NanAtMaskedStepsReachesNothing) {
+TEST_P(LstmCpuTest, NanAtMaskedStepsReachesNothing) {
   TestPool pool(1);
   tfl_lstm_spec s = Spec(3, 4, 5, 18);
   s.has_mask = s.training = 1;
@@ -383,7 +403,7 @@ TEST(LstmCpuTest, NanAtMaskedStepsReachesNothing) {
   EXPECT_EQ(r.gradients, wanted.gradients);
 }
 
-TEST(LstmCpuTest, ZeroSizes) {
+TEST_P(LstmCpuTest, ZeroSizes) {
   TestPool pool(1);
   const int64_t sizes[][4] = {{0, 3, 4, 5}, {2, 0, 4, 5}, {2, 3, 0, 5}, {2, 3, 4, 0}, {0, 0, 0, 0}};
   for (const auto& size : sizes) {
@@ -398,7 +418,7 @@ TEST(LstmCpuTest, ZeroSizes) {
 }
 
 // Whoever comes, and whenever: the same bits.
-TEST(LstmCpuTest, PoolsDoNotMatter) {
+TEST_P(LstmCpuTest, PoolsDoNotMatter) {
   for (const auto& spec : {Spec(1, 40, 32, 160), Spec(30, 6, 20, 48), Spec(20, 5, 20, 160)}) {
     const Problem p = MakeProblem(spec, 11);
     for (int threads : {2, 4}) {
@@ -423,7 +443,7 @@ TEST(LstmCpuTest, PoolsDoNotMatter) {
   }
 }
 
-TEST(LstmCpuTest, NullGradientsAreZerosOrNotWanted) {
+TEST_P(LstmCpuTest, NullGradientsAreZerosOrNotWanted) {
   const Problem p = MakeProblem(Spec(3, 4, 5, 18), 2);
   tfl_lstm_spec s = p.spec;
   s.training = 1;
@@ -448,7 +468,7 @@ TEST(LstmCpuTest, NullGradientsAreZerosOrNotWanted) {
   EXPECT_LE(RelativeError(dbias.Values(), reference::Backward(s, p.in, grad).bias), 3e-6);
 }
 
-TEST(LstmCpuTest, RefusesBadCalls) {
+TEST_P(LstmCpuTest, RefusesBadCalls) {
   const auto code = [](tfl_lstm_spec s, int threads, const char* word) {
     tfl_lstm_sizes sizes;
     const tfl_status status = tfl_cpu_lstm_sizes(&s, threads, &sizes);
