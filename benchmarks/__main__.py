@@ -17,6 +17,7 @@ from benchmarks import report as reports
 from benchmarks import runner
 from benchmarks.machine import usable_cpus
 from benchmarks.peers import PEERS, Peer, Settings
+from benchmarks.peers.base import Clock
 from benchmarks.plot import plot
 from benchmarks.problem import DTYPES, MODES, Mode
 from benchmarks.quiet import quiet
@@ -107,6 +108,11 @@ def _parser() -> argparse.ArgumentParser:
         help="how long to time each peer, mode and shape; default: by the set",
     )
     parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="time what a call runs on the GPU, without what the host does around it",
+    )
+    parser.add_argument(
         "--profile",
         action="store_true",
         help="list what runs inside one call instead, for the peers on TensorFlow",
@@ -144,10 +150,13 @@ def _start_tensorflow(options: argparse.Namespace) -> Settings:
         device = options.device
         if device == "auto":
             device = "gpu" if has_gpu else "cpu"
-        settings = Settings(device, options.dtype, options.threads, not options.no_tf32)
+        clock: Clock = "kernels" if options.kernels else "host"
+        settings = Settings(device, options.dtype, options.threads, not options.no_tf32, clock)
         on_tensorflow.configure(settings)
     if device == "gpu" and not has_gpu:
         sys.exit("python -m benchmarks: --device gpu, but TensorFlow sees no GPU")
+    if device == "cpu" and options.kernels:
+        sys.exit("python -m benchmarks: --kernels times a GPU; this runs on the CPU")
     return settings
 
 

@@ -112,7 +112,8 @@ def plot(report: Report, path: Path) -> None:
         ncols=min(len(peers), 6),
         frameon=False,
         fontsize=9,
-        title="Medians of whole calls, whiskers at the quartiles; factors: time over FusedLSTM's",
+        title=f"Medians of {report.quantity()}, whiskers at the quartiles; factors: time over "
+        "FusedLSTM's",
         title_fontsize=9,
         alignment="left",
     )

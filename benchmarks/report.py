@@ -21,6 +21,7 @@ from benchmarks.runner import Measurement
 
 BASELINE = "fused"
 FORMAT = 1
+_QUANTITIES = {"host": "whole calls", "kernels": "a call's time on the GPU alone"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Report:
             raise ValueError(f"{path} holds no benchmark report of format {FORMAT}")
         measurements = [Measurement(**entry) for entry in content.pop("measurements")]
         return cls(**content, measurements=measurements)
+
+    def quantity(self) -> str:
+        """What the times are times of."""
+        return _QUANTITIES[self.settings.get("clock", "host")]
 
     def title(self) -> str:
         """One line on the device and the settings."""
@@ -151,7 +156,10 @@ def render(report: Report) -> RenderableType:
     ordered = sorted(ms, key=lambda m: m.peer != BASELINE)
     return Group(
         Text(report.title(), "bold"),
-        Text("Medians of whole calls; ± half the quartile distance; ratio: time over FusedLSTM's."),
+        Text(
+            f"Medians of {report.quantity()}; ± half the quartile distance; "
+            "ratio: time over FusedLSTM's."
+        ),
         *(_table(shape, ordered) for shape in shapes(ms)),
         *_notes(ms),
     )

@@ -25,6 +25,7 @@ from benchmarks.shapes import Shape
 
 ROUNDS = 8
 MINIMUM_CALLS = 5
+KERNEL_CALLS = 10  # in a sample of the kernels' time
 WARM_UP_CALLS = 3
 
 Status = Literal["ok", "wrong", "failed", "unavailable"]
@@ -85,10 +86,14 @@ class _Candidate:
     peer: Peer
     program: Program
     error: float
+    kernels: bool
     estimate: float = 0.0
     rounds: list[list[float]] = field(default_factory=list)
 
     def time(self, calls: int) -> list[float]:
+        if self.kernels:
+            assert self.program.kernel_seconds is not None
+            return [self.program.kernel_seconds(KERNEL_CALLS) / KERNEL_CALLS]
         run, clock = self.program.run, time.perf_counter
         seconds = []
         for _ in range(calls):
@@ -134,7 +139,11 @@ def _prepare(
         program.close()
         note = f"{worst} is off by {errors[worst]:.1e}, allowed {limit:.0e}"
         return refused("wrong", note, errors[worst])
-    return _Candidate(peer, program, errors[worst])
+    kernels = settings.clock == "kernels"
+    if kernels and program.kernel_seconds is None:
+        program.close()
+        return refused("unavailable", "its kernels cannot be timed alone")
+    return _Candidate(peer, program, errors[worst], kernels)
 
 
 def _time(candidates: list[_Candidate], seconds: float, progress: Progress) -> None:
@@ -145,7 +154,7 @@ def _time(candidates: list[_Candidate], seconds: float, progress: Progress) -> N
         progress(f"round {number + 1} of {ROUNDS}")
         for candidate in random.sample(candidates, len(candidates)):
             calls = candidate.calls_per_round(seconds)
-            if calls > 1:
+            if calls > 1 and not candidate.kernels:
                 candidate.time(1)
             candidate.rounds.append(candidate.time(calls))
 

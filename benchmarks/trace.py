@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rich.text import Text
 from tensorflow.python.framework import op_def_registry
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from benchmarks.peers.base import Peer, Program, Settings
+from benchmarks.peers.base import Peer, Settings
 from benchmarks.problem import Mode, Problem
 from benchmarks.quiet import quiet
 from benchmarks.shapes import Shape
@@ -121,11 +121,13 @@ def read_events(profile: bytes, device: str) -> list[Event]:
     return events
 
 
-def _profile(program: Program, device: str) -> list[Event]:
+def profile(run: Callable[[], Any], device: str, calls: int = 1) -> list[Event]:
+    """The ops ("cpu") or the kernels and copies ("gpu") of so many calls."""
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
         try:
-            program.run()
+            for _ in range(calls):
+                run()
         finally:
             tf.profiler.experimental.stop()
         events: list[Event] = []
@@ -144,8 +146,8 @@ def trace(peer: Peer, shape: Shape, mode: Mode, settings: Settings) -> Trace | N
             program.run()
             # In the first calls, as TensorFlow stops tracing ops that it has found to be cheap.
             # Twice, as the first start of the profiler is slow.
-            _profile(program, settings.device)
-            events = _profile(program, settings.device)
+            profile(program.run, settings.device)
+            events = profile(program.run, settings.device)
             times = []
             for _ in range(CALLS):
                 start = time.perf_counter()

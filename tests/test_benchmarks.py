@@ -144,6 +144,24 @@ def test_only_right_peers_are_timed(monkeypatch):
     assert (by_peer["absent"].status, by_peer["absent"].note) == ("unavailable", "not here")
 
 
+def test_kernels_are_timed_by_the_programs_that_can(monkeypatch):
+    expected = {}
+
+    def build(self: Peer, problem: Problem, mode: Mode, settings: Settings) -> Program:
+        expected.update(problem.expected(mode))
+        seconds = (lambda calls: 0.002 * calls) if self.name == "fused" else None
+        return Program(lambda: expected, lambda raw: raw, kernel_seconds=seconds)
+
+    monkeypatch.setattr(Peer, "build", build)
+    settings = dataclasses.replace(SETTINGS, clock="kernels")
+    peers = [Peer(name, name.title(), "", ()) for name in ("fused", "other")]
+    fused, other = runner.measure(peers, [SHAPE], ["forward"], settings, seconds=0.01)
+    assert fused.median == pytest.approx(2.0)
+    assert len(fused.rounds) == runner.ROUNDS
+    assert other.status == "unavailable" and "kernels" in other.note
+    assert "on the GPU alone" in report.Report.of([fused], settings).quantity()
+
+
 def test_quantiles_are_in_milliseconds():
     found = runner.quantiles([0.001 * n for n in range(101)])
     assert found == pytest.approx(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from benchmarks.problem import DTYPES, MODES, Mode, Problem, Results
 
 Device = Literal["cpu", "gpu"]
+Clock = Literal["host", "kernels"]
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Settings:
         dtype: The type of input, weights and output.
         threads: CPU threads each framework may use for one call.
         tf32: Whether float32 products may run as TF32 on a GPU.
+        clock: "host" times whole calls; "kernels" only what they run on the GPU.
     """
 
     device: Device
     dtype: str
     threads: int
     tf32: bool = True
+    clock: Clock = "host"
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,13 @@ class Program:
         run: One whole call. Returns when its results are there.
         results: Turns what `run` returned into arrays in Keras's layouts.
         close: Frees what is not freed by forgetting the program.
+        kernel_seconds: The GPU's time for so many calls, without the host's; None if unknown.
     """
 
     run: Callable[[], Any]
     results: Callable[[Any], Results]
     close: Callable[[], None] = lambda: None
+    kernel_seconds: Callable[[int], float] | None = None
 
 
 class Unavailable(Exception):  # noqa: N818  (it is no error)

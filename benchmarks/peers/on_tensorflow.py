@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks import trace
 from benchmarks.peers.base import Program, Settings
 from benchmarks.problem import GRADIENTS, Mode, Problem, Results
 
@@ -113,4 +114,7 @@ def function_program(
         )
         return {"output": layout(output.numpy()), "grad_x": layout(grad_x.numpy()), **converted}
 
-    return Program(run, results)
+    def kernel_seconds(calls: int) -> float:
+        return trace.busy_time(trace.profile(run, "gpu", calls)) / 1e9
+
+    return Program(run, results, kernel_seconds=kernel_seconds)
