@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite
-
-DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+from tf_fused_lstm._arguments import to_dtype, to_float, to_mask
 
 
 class FusedLSTMOutput(NamedTuple):
@@ -28,34 +27,11 @@ class FusedLSTMOutput(NamedTuple):
     final_c: tf.Tensor
 
 
-def _to_x(x: Any) -> tf.Tensor:
-    if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
-        raise ValueError(f"x must be a dense tensor, got a {type(x).__name__}")
-    x = tf.convert_to_tensor(x)
-    if x.dtype not in DTYPES:
-        raise ValueError(
-            f"x must be float16, bfloat16, float32 or float64, got dtype {x.dtype.name}"
-        )
-    return x
-
-
 def _weight_dtype(x: tf.Tensor, kernel: Any) -> tf.DType:
     """float32 where a half or bfloat16 x meets float32 weights, else x's dtype."""
     dtype = getattr(kernel, "dtype", None)
     is_float32 = dtype is not None and tf.as_dtype(dtype) == tf.float32
     return tf.float32 if is_float32 and x.dtype.size == 2 else x.dtype
-
-
-def _to_dtype(argument: str, value: Any, dtype: tf.DType) -> tf.Tensor:
-    """Converts numbers and arrays to dtype; a tensor or variable must have it already."""
-    if isinstance(value, (tf.Tensor, tf.Variable)) and value.dtype != dtype:
-        raise ValueError(f"{argument} must be {dtype.name}, got dtype {value.dtype.name}")
-    return tf.convert_to_tensor(value, dtype=dtype)
-
-
-def _to_mask(mask: Any) -> tf.Tensor:
-    mask = tf.convert_to_tensor(mask)
-    return mask if mask.dtype == tf.bool else tf.cast(mask, tf.bool)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -113,16 +89,16 @@ def fused_lstm(
         ValueError: An argument has a wrong dtype, or a shape known to be wrong while tracing.
         tf.errors.InvalidArgumentError: An argument has a wrong shape.
     """
-    x = _to_x(x)
+    x = to_float("x", x)
     weight_dtype = _weight_dtype(x, kernel)
     inputs = composite.Inputs(
         x=x,
-        kernel=_to_dtype("kernel", kernel, weight_dtype),
-        recurrent_kernel=_to_dtype("recurrent_kernel", recurrent_kernel, weight_dtype),
-        bias=None if bias is None else _to_dtype("bias", bias, weight_dtype),
-        initial_h=None if initial_h is None else _to_dtype("initial_h", initial_h, x.dtype),
-        initial_c=None if initial_c is None else _to_dtype("initial_c", initial_c, x.dtype),
-        mask=None if mask is None else _to_mask(mask),
+        kernel=to_dtype("kernel", kernel, weight_dtype),
+        recurrent_kernel=to_dtype("recurrent_kernel", recurrent_kernel, weight_dtype),
+        bias=None if bias is None else to_dtype("bias", bias, weight_dtype),
+        initial_h=None if initial_h is None else to_dtype("initial_h", initial_h, x.dtype),
+        initial_c=None if initial_c is None else to_dtype("initial_c", initial_c, x.dtype),
+        mask=None if mask is None else to_mask("mask", mask),
     )
     attributes = composite.Attributes(
         time_major=time_major,
