@@ -47,10 +47,10 @@ class FusedLSTMOp : public OpKernel {
     const Device device(ctx);
     tfl_lstm_sizes sizes;
     TF_RETURN_IF_ERROR(ToStatus(device.Sizes(spec, &sizes)));
-    tfl_lstm_outputs outputs;
+    tfl_lstm_outputs outputs = {};
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, "output", OutputShape(spec), &outputs.output));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_h", StateShape(spec), &outputs.final_h));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_c", StateShape(spec), &outputs.final_c));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_h", StateShape(spec), &outputs.final_h[0]));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_c", StateShape(spec), &outputs.final_c[0]));
     TF_RETURN_IF_ERROR(
         AllocateOutput(ctx, "reserve", TensorShape({sizes.reserve_bytes}), &outputs.reserve));
     Tensor workspace;
@@ -95,20 +95,20 @@ class FusedLSTMGradOp : public OpKernel {
       saved.reserve = reserve.data();
     }
 
-    tfl_lstm_gradients gradients;
+    tfl_lstm_gradients gradients = {};
     const int64_t gates = 4 * spec.hidden_size;
     const TensorShape state = StateShape(spec);
     TF_RETURN_IF_ERROR(
         AllocateOutput(ctx, "grad_x", RowsShape(spec, spec.input_size), &gradients.grad_x));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_kernel", TensorShape({spec.input_size, gates}),
-                                      &gradients.grad_kernel));
+                                      &gradients.grad_kernel[0]));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_recurrent_kernel",
                                       TensorShape({spec.hidden_size, gates}),
-                                      &gradients.grad_recurrent_kernel));
+                                      &gradients.grad_recurrent_kernel[0]));
     TF_RETURN_IF_ERROR(
-        AllocateOutput(ctx, "grad_bias", TensorShape({gates}), &gradients.grad_bias));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_initial_h", state, &gradients.grad_initial_h));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_initial_c", state, &gradients.grad_initial_c));
+        AllocateOutput(ctx, "grad_bias", TensorShape({gates}), &gradients.grad_bias[0]));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_initial_h", state, &gradients.grad_initial_h[0]));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_initial_c", state, &gradients.grad_initial_c[0]));
     Tensor workspace;
     TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.backward_workspace_bytes, &workspace));
     gradients.workspace = workspace.data();
@@ -125,9 +125,13 @@ class FusedLSTMGradOp : public OpKernel {
     TF_RETURN_IF_ERROR(ctx->allocate_temp(type, StateShape(spec), &final_c));
     TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.reserve_bytes, reserve));
     TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.forward_workspace_bytes, &workspace));
-    return ToStatus(device.Forward(
-        spec, inputs,
-        {output->data(), final_h.data(), final_c.data(), reserve->data(), workspace.data()}));
+    tfl_lstm_outputs outputs = {};
+    outputs.output = output->data();
+    outputs.final_h[0] = final_h.data();
+    outputs.final_c[0] = final_c.data();
+    outputs.reserve = reserve->data();
+    outputs.workspace = workspace.data();
+    return ToStatus(device.Forward(spec, inputs, outputs));
   }
 
   const LstmCall call_;

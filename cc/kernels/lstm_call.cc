@@ -70,6 +70,7 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, tfl_lstm_spec* spec) {
   std::string activation, recurrent_activation;
   TF_RETURN_IF_ERROR(ctx->GetAttr("activation", &activation));
   TF_RETURN_IF_ERROR(ctx->GetAttr("recurrent_activation", &recurrent_activation));
+  spec->num_directions = 1;
   spec->activation = CoreActivation(activation);
   spec->recurrent_activation = CoreActivation(recurrent_activation);
   TF_RETURN_IF_ERROR(GetFlag(ctx, "time_major", &spec->time_major));
@@ -160,16 +161,16 @@ absl::Status LstmCall::Describe(OpKernelContext* ctx, tfl_lstm_spec* spec,
   spec->hidden_size = square.dim_size(0);
   TF_RETURN_IF_ERROR(CheckSizes(*spec));
   inputs->x = x->data();
-  inputs->recurrent_kernel = recurrent_kernel->data();
+  inputs->recurrent_kernel[0] = recurrent_kernel->data();
 
   const int64_t gates = square.dim_size(1);
   TF_RETURN_IF_ERROR(Checked(ctx, "kernel", "[input_size, 4 * hidden_size]",
-                             TensorShape({spec->input_size, gates}), &inputs->kernel));
+                             TensorShape({spec->input_size, gates}), &inputs->kernel[0]));
   TF_RETURN_IF_ERROR(
-      Checked(ctx, "bias", "[4 * hidden_size]", TensorShape({gates}), &inputs->bias));
+      Checked(ctx, "bias", "[4 * hidden_size]", TensorShape({gates}), &inputs->bias[0]));
   const TensorShape state = StateShape(*spec);
-  TF_RETURN_IF_ERROR(Checked(ctx, "initial_h", kStateMeaning, state, &inputs->initial_h));
-  TF_RETURN_IF_ERROR(Checked(ctx, "initial_c", kStateMeaning, state, &inputs->initial_c));
+  TF_RETURN_IF_ERROR(Checked(ctx, "initial_h", kStateMeaning, state, &inputs->initial_h[0]));
+  TF_RETURN_IF_ERROR(Checked(ctx, "initial_c", kStateMeaning, state, &inputs->initial_c[0]));
   TensorShape rows({spec->batch, spec->steps});
   if (spec->time_major) rows = TensorShape({spec->steps, spec->batch});
   const void* mask = nullptr;
@@ -196,8 +197,8 @@ absl::Status LstmCall::DescribeSaved(OpKernelContext* ctx, const tfl_lstm_spec& 
   const TensorShape state = StateShape(spec);
   TF_RETURN_IF_ERROR(Checked(ctx, "output", OutputMeaning(spec), output, &saved->output));
   TF_RETURN_IF_ERROR(Checked(ctx, "grad_output", OutputMeaning(spec), output, &saved->grad_output));
-  TF_RETURN_IF_ERROR(Checked(ctx, "grad_final_h", kStateMeaning, state, &saved->grad_final_h));
-  return Checked(ctx, "grad_final_c", kStateMeaning, state, &saved->grad_final_c);
+  TF_RETURN_IF_ERROR(Checked(ctx, "grad_final_h", kStateMeaning, state, &saved->grad_final_h[0]));
+  return Checked(ctx, "grad_final_c", kStateMeaning, state, &saved->grad_final_c[0]);
 }
 
 TensorShape RowsShape(const tfl_lstm_spec& spec, int64_t last) {

@@ -8,6 +8,15 @@
 // A masked step keeps h and c; its output is that of the step before (zeros before the first
 // valid step), or zeros with zero_output_for_mask.
 //
+// Two directions: 0 runs forward in time and 1 backward, each with weights and states of its own,
+// over the same x and mask. Their outputs lie side by side, that of direction 1 at the step whose x
+// it read (M. Schuster and K. Paliwal, Bidirectional Recurrent Neural Networks, 1997).
+//
+// Dropout: with masks for a gate, its part of z is (x_t * m) W + (h_{t-1} * n) R + b, the same m
+// and n at all steps (Y. Gal and Z. Ghahramani, A Theoretically Grounded Application of Dropout in
+// Recurrent Neural Networks, 2016). Masks hold factors, as 0 and 1 / (1 - rate), and are constants:
+// they have no gradient. h itself, hence the output, is not dropped.
+//
 // C linkage and plain structs: the library that holds the core does not depend on TensorFlow or on
 // a C++ ABI, so that one core serves several adapters. All tensors are dense and row-major.
 #ifndef TF_FUSED_LSTM_CC_LSTM_LSTM_H_
@@ -46,6 +55,8 @@ typedef struct {
   char message[252];
 } tfl_status;
 
+enum { TFL_MAX_DIRECTIONS = 2 };
+
 // What a call computes; the same for forward and backward. Sizes may be zero.
 typedef struct {
   int64_t batch;
@@ -56,16 +67,20 @@ typedef struct {
   tfl_dtype weight_dtype;  // weights and their gradients: dtype, or float32 below a 16-bit dtype
   tfl_activation activation;
   tfl_activation recurrent_activation;
+  uint8_t num_directions;    // 1 or 2
   uint8_t time_major;        // x, mask, output are [steps, batch, ...], else [batch, steps, ...]
-  uint8_t go_backwards;      // step s of the recurrence and of the output reads x_{steps-1-s}
-  uint8_t return_sequences;  // output of every step, else of the last one: [batch, hidden]
+  uint8_t go_backwards;      // step s of the recurrence and of the output reads x_{steps-1-s}; of
+                             // one direction only
+  uint8_t return_sequences;  // output of every step, else each direction's last: [batch, ...]
   uint8_t zero_output_for_mask;  // a masked step's output is 0
   uint8_t has_bias;
   uint8_t has_mask;
   uint8_t has_initial_h;
   uint8_t has_initial_c;
-  uint8_t training;    // keep the reserve that tfl_*_backward reads
-  uint8_t allow_tf32;  // float32 products may round their factors to TF32 (CUDA)
+  uint8_t num_dropout_masks;            // on x: 0, 1 for all gates, or 4, one each for i, f, g, o
+  uint8_t num_recurrent_dropout_masks;  // on h where it meets R: likewise
+  uint8_t training;                     // keep the reserve that tfl_*_backward reads
+  uint8_t allow_tf32;                   // float32 products may round their factors to TF32 (CUDA)
 } tfl_lstm_spec;
 
 // Bytes of the scratch a call needs. The caller allocates them, 64-byte aligned, uninitialised.
@@ -75,42 +90,46 @@ typedef struct {
   int64_t backward_workspace_bytes;
 } tfl_lstm_sizes;
 
-// Pointers may be null only where the spec's has_* says so, or where a tensor has no elements.
+// Pointers may be null only where the spec says so, or where a tensor has no elements. Arrays hold
+// one pointer a direction.
 typedef struct {
-  const void* x;                 // dtype        [batch, steps, input] or [steps, batch, input]
-  const void* kernel;            // weight_dtype [input, 4 hidden]
-  const void* recurrent_kernel;  // weight_dtype [hidden, 4 hidden]
-  const void* bias;              // weight_dtype [4 hidden]
-  const void* initial_h;         // dtype        [batch, hidden]; zeros where absent
-  const void* initial_c;         // dtype        [batch, hidden]; zeros where absent
-  const uint8_t* mask;           // 0 or 1       [batch, steps] or [steps, batch]
+  const void* x;                                     // dtype [batch, steps, input], or time-major
+  const void* kernel[TFL_MAX_DIRECTIONS];            // weight_dtype [input, 4 hidden]
+  const void* recurrent_kernel[TFL_MAX_DIRECTIONS];  // weight_dtype [hidden, 4 hidden]
+  const void* bias[TFL_MAX_DIRECTIONS];              // weight_dtype [4 hidden]
+  const void* initial_h[TFL_MAX_DIRECTIONS];         // dtype [batch, hidden]; zeros where absent
+  const void* initial_c[TFL_MAX_DIRECTIONS];         // dtype [batch, hidden]; zeros where absent
+  const uint8_t* mask;                               // 0 or 1 [batch, steps], or time-major
+  const void* dropout_mask[TFL_MAX_DIRECTIONS];      // dtype [num_dropout_masks, batch, input]
+  // dtype [num_recurrent_dropout_masks, batch, hidden]
+  const void* recurrent_dropout_mask[TFL_MAX_DIRECTIONS];
 } tfl_lstm_inputs;
 
 typedef struct {
-  void* output;     // dtype [batch, steps, hidden], [steps, batch, hidden] or [batch, hidden]
-  void* final_h;    // dtype [batch, hidden]
-  void* final_c;    // dtype [batch, hidden]
-  void* reserve;    // sizes.reserve_bytes, written if spec.training
-  void* workspace;  // sizes.forward_workspace_bytes
+  void* output;  // dtype [batch, steps, directions * hidden], time-major, or [batch, ...]
+  void* final_h[TFL_MAX_DIRECTIONS];  // dtype [batch, hidden]
+  void* final_c[TFL_MAX_DIRECTIONS];  // dtype [batch, hidden]
+  void* reserve;                      // sizes.reserve_bytes, written if spec.training
+  void* workspace;                    // sizes.forward_workspace_bytes
 } tfl_lstm_outputs;
 
 // What backward reads besides the inputs. A null gradient stands for zeros.
 typedef struct {
-  const void* output;        // as forward wrote it
-  const void* reserve;       // as forward wrote it, with spec.training, on the same kind of device
-  const void* grad_output;   // dtype, shape of output
-  const void* grad_final_h;  // dtype [batch, hidden]
-  const void* grad_final_c;  // dtype [batch, hidden]
+  const void* output;       // as forward wrote it
+  const void* reserve;      // as forward wrote it, with spec.training, on the same kind of device
+  const void* grad_output;  // dtype, shape of output
+  const void* grad_final_h[TFL_MAX_DIRECTIONS];  // dtype [batch, hidden]
+  const void* grad_final_c[TFL_MAX_DIRECTIONS];  // dtype [batch, hidden]
 } tfl_lstm_saved;
 
 // What backward writes, all of it, in the shapes and types of the inputs. Null: not wanted.
 typedef struct {
   void* grad_x;
-  void* grad_kernel;
-  void* grad_recurrent_kernel;
-  void* grad_bias;
-  void* grad_initial_h;
-  void* grad_initial_c;
+  void* grad_kernel[TFL_MAX_DIRECTIONS];
+  void* grad_recurrent_kernel[TFL_MAX_DIRECTIONS];
+  void* grad_bias[TFL_MAX_DIRECTIONS];
+  void* grad_initial_h[TFL_MAX_DIRECTIONS];
+  void* grad_initial_c[TFL_MAX_DIRECTIONS];
   void* workspace;  // sizes.backward_workspace_bytes
 } tfl_lstm_gradients;
 

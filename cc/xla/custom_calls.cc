@@ -68,13 +68,13 @@ class Reader {
 
 // The order of the op's inputs.
 tfl_lstm_inputs ReadInputs(const tfl_lstm_spec& spec, Reader<ffi::RemainingArgs>& operands) {
-  tfl_lstm_inputs inputs;
+  tfl_lstm_inputs inputs = {};
   inputs.x = operands.Next();
-  inputs.kernel = operands.Next();
-  inputs.recurrent_kernel = operands.Next();
-  inputs.bias = operands.Next(spec.has_bias);
-  inputs.initial_h = operands.Next(spec.has_initial_h);
-  inputs.initial_c = operands.Next(spec.has_initial_c);
+  inputs.kernel[0] = operands.Next();
+  inputs.recurrent_kernel[0] = operands.Next();
+  inputs.bias[0] = operands.Next(spec.has_bias);
+  inputs.initial_h[0] = operands.Next(spec.has_initial_h);
+  inputs.initial_c[0] = operands.Next(spec.has_initial_c);
   inputs.mask = static_cast<const uint8_t*>(operands.Next(spec.has_mask));
   return inputs;
 }
@@ -108,10 +108,10 @@ ffi::Error Forward(const Device& device, const ffi::RemainingArgs& args,
   Reader operands(args);
   Reader results(rets);
   const tfl_lstm_inputs inputs = ReadInputs(spec, operands);
-  tfl_lstm_outputs outputs;
+  tfl_lstm_outputs outputs = {};
   outputs.output = results.Next();
-  outputs.final_h = results.Next();
-  outputs.final_c = results.Next();
+  outputs.final_h[0] = results.Next();
+  outputs.final_c[0] = results.Next();
   outputs.reserve = results.Next();
   int64_t workspace_bytes = 0;
   outputs.workspace = results.Workspace(&workspace_bytes);
@@ -136,19 +136,19 @@ ffi::Error Backward(const Device& device, const ffi::RemainingArgs& args,
   Reader operands(args);
   Reader results(rets);
   const tfl_lstm_inputs inputs = ReadInputs(spec, operands);
-  tfl_lstm_saved saved;
+  tfl_lstm_saved saved = {};
   saved.output = operands.Next();
   saved.reserve = operands.Next();
   saved.grad_output = operands.Next();
-  saved.grad_final_h = operands.Next();
-  saved.grad_final_c = operands.Next();
-  tfl_lstm_gradients gradients;
+  saved.grad_final_h[0] = operands.Next();
+  saved.grad_final_c[0] = operands.Next();
+  tfl_lstm_gradients gradients = {};
   gradients.grad_x = results.Next();
-  gradients.grad_kernel = results.Next();
-  gradients.grad_recurrent_kernel = results.Next();
-  gradients.grad_bias = results.Next(spec.has_bias);
-  gradients.grad_initial_h = results.Next(spec.has_initial_h);
-  gradients.grad_initial_c = results.Next(spec.has_initial_c);
+  gradients.grad_kernel[0] = results.Next();
+  gradients.grad_recurrent_kernel[0] = results.Next();
+  gradients.grad_bias[0] = results.Next(spec.has_bias);
+  gradients.grad_initial_h[0] = results.Next(spec.has_initial_h);
+  gradients.grad_initial_c[0] = results.Next(spec.has_initial_c);
   int64_t workspace_bytes = 0;
   gradients.workspace = results.Workspace(&workspace_bytes);
   if (ffi::Error error = CheckWorkspace(workspace_bytes, sizes.backward_workspace_bytes);

@@ -17,6 +17,7 @@ void VisitFields(Attributes& attributes, Visit visit) {
   visit("weight_dtype", spec.weight_dtype);
   visit("activation", spec.activation);
   visit("recurrent_activation", spec.recurrent_activation);
+  visit("num_directions", spec.num_directions);
   visit("time_major", spec.time_major);
   visit("go_backwards", spec.go_backwards);
   visit("return_sequences", spec.return_sequences);
@@ -25,6 +26,8 @@ void VisitFields(Attributes& attributes, Visit visit) {
   visit("has_mask", spec.has_mask);
   visit("has_initial_h", spec.has_initial_h);
   visit("has_initial_c", spec.has_initial_c);
+  visit("num_dropout_masks", spec.num_dropout_masks);
+  visit("num_recurrent_dropout_masks", spec.num_recurrent_dropout_masks);
   visit("training", spec.training);
   visit("allow_tf32", spec.allow_tf32);
   visit("num_threads", attributes.num_threads);

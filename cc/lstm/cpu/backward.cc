@@ -18,91 +18,115 @@ namespace HWY_NAMESPACE {
 template <class T, class Cell>
 class BackwardPass {
  public:
-  explicit BackwardPass(const BackwardCall& call)
-      : spec_(call.spec),
+  BackwardPass(const BackwardCall& call, int direction)
+      : direction_(direction),
+        spec_(DirectionSpec(call.spec, direction)),
         plan_(call.plan),
         inputs_(call.inputs),
         saved_(call.saved),
         gradients_(call.gradients),
         cell_policy_(call.spec),
-        mask_(call.spec, call.inputs.mask),
-        output_rows_(CallerRows(call.spec, call.spec.hidden_size, false)),
+        mask_(spec_, call.inputs.mask),
+        output_rows_(OutputRows(call.spec, direction)),
         tiles_(call.spec.batch),
         panels_((plan_.hidden_padded + PanelWidth<T>() - 1) / PanelWidth<T>()),
         state_(spec_.batch * plan_.hidden_padded) {
-    void* workspace = gradients_.workspace;
+    void* workspace = Buffer<char>(gradients_.workspace, direction * plan_.backward.bytes);
+    const void* reserve = Buffer<char>(saved_.reserve, direction * plan_.reserve.bytes);
     const BackwardLayout& layout = plan_.backward;
-    gates_ = Buffer<T>(saved_.reserve, plan_.reserve.gates);
-    cell_ = Buffer<T>(saved_.reserve, plan_.reserve.cell);
-    hidden_ = Buffer<T>(saved_.reserve, plan_.reserve.hidden);
+    gates_ = Buffer<T>(reserve, plan_.reserve.gates);
+    cell_ = Buffer<T>(reserve, plan_.reserve.cell);
+    hidden_ = Buffer<T>(reserve, plan_.reserve.hidden);
     grad_gates_ = Buffer<T>(workspace, layout.grad_gates);
     grad_cell_ = Buffer<T>(workspace, layout.grad_cell);
     carry_ = Buffer<T>(workspace, layout.carry);
     recurrent_ = Buffer<T>(workspace, layout.recurrent);
     first_valid_ = Buffer<int64_t>(workspace, layout.first_valid);
+    x_ = Buffer<T>(workspace, layout.x);
+    grad_x_part_ = Buffer<T>(workspace, layout.grad_x_part);
+    recurrent_mask_ = Buffer<T>(workspace, layout.recurrent_mask);
+    dropped_ = Buffer<T>(workspace, layout.dropped);
+    grad_kernel_ = Buffer<T>(workspace, layout.grad_kernel);
+    grad_bias_ = Buffer<T>(workspace, layout.grad_bias);
     member_ = Buffer<T>(workspace, layout.member);
-    kernel_ = plan_.convert_weights ? Buffer<T>(workspace, layout.kernel)
-                                    : static_cast<const T*>(inputs_.kernel);
-    recurrent_kernel_ = plan_.convert_weights ? Buffer<T>(workspace, layout.recurrent_kernel)
-                                              : static_cast<const T*>(inputs_.recurrent_kernel);
+    if (plan_.convert_weights) {
+      converted_kernel_ = Buffer<T>(workspace, layout.kernel);
+      converted_recurrent_kernel_ = Buffer<T>(workspace, layout.recurrent_kernel);
+      kernel_ = converted_kernel_;
+      recurrent_kernel_ = converted_recurrent_kernel_;
+    } else {
+      kernel_ = static_cast<const T*>(inputs_.kernel[direction]);
+      recurrent_kernel_ = static_cast<const T*>(inputs_.recurrent_kernel[direction]);
+    }
   }
 
-  void Run(Member& member) {
-    if (plan_.convert_weights || plan_.copy_x) {
-      member.Phase(1, [&](int index, int count) { Convert(index, count); });
+  // The recurrences' phases do their work for all directions.
+  static void Run(BackwardPass* passes, Member& member) {
+    const tfl_lstm_spec& spec = passes->spec_;
+    const Plan& plan = passes->plan_;
+    const int directions = spec.num_directions;
+    const auto phase = [&](const auto& task) {
+      member.Phase(1, [&](int index, int count) {
+        for (int d = 0; d < directions; ++d) task(passes[d], index, count);
+      });
+    };
+    if (plan.convert_weights || plan.copy_x) {
+      phase([](BackwardPass& pass, int index, int count) {
+        if (pass.plan_.convert_weights) pass.ConvertWeights(index, count);
+        if (pass.plan_.copy_x) pass.CopyInput(0, index, count);
+      });
     }
-    member.Phase(1, [&](int index, int count) {
-      PackRecurrent(index, count);
-      StartStates(index, count);
+    phase([](BackwardPass& pass, int index, int count) {
+      pass.PackRecurrent(index, count);
+      pass.StartStates(index, count);
     });
-    Recurrence(member);
-    if (gradients_.grad_bias != nullptr) {
-      member.Phase(1, [&](int index, int count) { BiasGradient(index, count); });
+    Recurrence(passes, directions, member);
+    phase([](BackwardPass& pass, int index, int count) {
+      if (pass.gradients_.grad_bias[pass.direction_] != nullptr) pass.BiasGradient(index, count);
+    });
+    if (passes->gradients_.grad_x != nullptr) {
+      for (int d = 0; d < directions; ++d) passes[d].InputGradient(member);
+      if (plan.convert_x) {
+        member.Phase(1, [&](int index, int count) { passes->WriteInputGradient(index, count); });
+      }
     }
-    if (gradients_.grad_x != nullptr) InputGradient(member);
-    const int64_t input = spec_.input_size, hidden = spec_.hidden_size;
-    if (gradients_.grad_kernel != nullptr) {
-      const Rows<const T> x = plan_.copy_x
-                                  ? Rows<const T>{Buffer<T>(gradients_.workspace, plan_.backward.x),
-                                                  DenseRows(spec_.batch, input)}
-                                  : Rows<const T>{static_cast<const T*>(inputs_.x),
-                                                  CallerRows(spec_, input, spec_.go_backwards)};
-      WeightGradient(member, x, input, gradients_.grad_kernel);
-    }
-    if (gradients_.grad_recurrent_kernel != nullptr) {
-      const Rows<const T> h{hidden_, DenseRows(spec_.batch, plan_.hidden_padded)};
-      WeightGradient(member, h, hidden, gradients_.grad_recurrent_kernel);
-    }
+    for (int d = 0; d < directions; ++d) passes[d].WeightGradients(member);
   }
 
  private:
-  void Convert(int index, int count) {
-    void* workspace = gradients_.workspace;
-    if (plan_.convert_weights) {
-      const auto convert = [&](const void* from, int64_t rows, int64_t offset) {
-        const Part part(rows * 4 * spec_.hidden_size, index, count);
-        ReadElements(spec_.weight_dtype, At(from, spec_.weight_dtype, part.begin),
-                     part.end - part.begin, Buffer<T>(workspace, offset) + part.begin);
-      };
-      convert(inputs_.kernel, spec_.input_size, plan_.backward.kernel);
-      convert(inputs_.recurrent_kernel, spec_.hidden_size, plan_.backward.recurrent_kernel);
-    }
-    // What lies in x at a masked step, NaN included, does not reach grad_kernel.
-    if (plan_.copy_x) {
-      const RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
-      T* to = Buffer<T>(workspace, plan_.backward.x);
-      const Part part(spec_.steps * spec_.batch, index, count);
-      for (int64_t r = part.begin; r < part.end; ++r) {
-        const int64_t step = r / spec_.batch, row = r % spec_.batch;
-        T* copy = to + r * spec_.input_size;
-        if (mask_.Valid(step, row)) {
-          ReadElements(spec_.dtype, At(inputs_.x, spec_.dtype, rows.Start(step, row)),
-                       spec_.input_size, copy);
-        } else {
-          std::fill(copy, copy + spec_.input_size, T{0});
-        }
+  void ConvertWeights(int index, int count) {
+    const auto convert = [&](const void* from, int64_t rows, T* to) {
+      const Part part(rows * 4 * spec_.hidden_size, index, count);
+      ReadElements(spec_.weight_dtype, At(from, spec_.weight_dtype, part.begin),
+                   part.end - part.begin, to + part.begin);
+    };
+    convert(inputs_.kernel[direction_], spec_.input_size, converted_kernel_);
+    convert(inputs_.recurrent_kernel[direction_], spec_.hidden_size, converted_recurrent_kernel_);
+  }
+
+  // x as it met the weights of a gate. What lies there at a masked step, NaN included, does not
+  // reach grad_kernel.
+  void CopyInput(int gate, int index, int count) {
+    const RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
+    const Part part(spec_.steps * spec_.batch, index, count);
+    for (int64_t r = part.begin; r < part.end; ++r) {
+      const int64_t step = r / spec_.batch, row = r % spec_.batch;
+      T* copy = x_ + r * spec_.input_size;
+      if (!mask_.Valid(step, row)) {
+        std::fill(copy, copy + spec_.input_size, T{0});
+        continue;
+      }
+      ReadElements(spec_.dtype, At(inputs_.x, spec_.dtype, rows.Start(step, row)), spec_.input_size,
+                   copy);
+      if (spec_.num_dropout_masks > 0) {
+        MultiplyElements(spec_.dtype, DropoutMask(gate, row), spec_.input_size, copy, copy);
       }
     }
+  }
+
+  const void* DropoutMask(int gate, int64_t row) const {
+    return At(inputs_.dropout_mask[direction_], spec_.dtype,
+              (gate * spec_.batch + row) * spec_.input_size);
   }
 
   Columns<T> Transposed(const T* weights, int64_t rows) const {
@@ -124,8 +148,12 @@ class BackwardPass {
   void StartStates(int index, int count) {
     const Part part(spec_.batch, index, count);
     for (int64_t row = part.begin; row < part.end; ++row) {
-      StartState(saved_.grad_final_h, row, carry_);
-      StartState(saved_.grad_final_c, row, grad_cell_);
+      StartState(saved_.grad_final_h[direction_], row, carry_);
+      StartState(saved_.grad_final_c[direction_], row, grad_cell_);
+      if (spec_.num_recurrent_dropout_masks > 0) {
+        ReadRecurrentMasks(spec_, inputs_.recurrent_dropout_mask[direction_], plan_.hidden_padded,
+                           row, recurrent_mask_);
+      }
       if (spec_.has_mask) first_valid_[row] = mask_.FirstValid(spec_.steps, row);
     }
   }
@@ -139,28 +167,37 @@ class BackwardPass {
   }
 
   // Steps from the last to the first, then "step" -1: the gradients of the initial states.
-  void Recurrence(Member& member) {
-    if (plan_.row_tasks > 0) {
-      member.Phase(1, [&](int index, int) {
-        if (index >= plan_.row_tasks) return;
-        const Part part(tiles_.tiles, index, plan_.row_tasks);
-        for (int64_t step = spec_.steps - 1; step >= -1; --step) {
-          for (int64_t panel = 0; panel < panels_; ++panel) {
-            for (int64_t tile = part.begin; tile < part.end; ++tile) StepTile(step, panel, tile);
-          }
+  static void Recurrence(BackwardPass* passes, int directions, Member& member) {
+    const Plan& plan = passes->plan_;
+    const int64_t steps = passes->spec_.steps;
+    if (plan.row_tasks > 0) {
+      member.Phase(1, [&](int index, int count) {
+        for (int i = index; i < plan.row_tasks * directions; i += count) {
+          passes[i / plan.row_tasks].RowSteps(i % plan.row_tasks);
         }
       });
       return;
     }
-    for (int64_t step = spec_.steps - 1; step >= -1; --step) {
-      member.Phase(plan_.step_tasks, [&](int index, int count) {
-        const Part part(panels_ * tiles_.tiles, index, count);
-        int64_t panel = part.begin / tiles_.tiles, tile = part.begin % tiles_.tiles;
+    for (int64_t step = steps - 1; step >= -1; --step) {
+      const int64_t tiles = passes->tiles_.tiles, each = passes->panels_ * tiles;
+      member.Phase(plan.step_tasks, [&](int index, int count) {
+        const Part part(directions * each, index, count);
+        int64_t panel = part.begin % each / tiles, tile = part.begin % tiles;
         for (int64_t i = part.begin; i < part.end; ++i) {
-          StepTile(step, panel, tile);
-          if (++tile == tiles_.tiles) tile = 0, ++panel;
+          passes[i / each].StepTile(step, panel, tile);
+          if (++tile == tiles) tile = 0, ++panel;
+          if (panel == passes->panels_) panel = 0;
         }
       });
+    }
+  }
+
+  void RowSteps(int index) {
+    const Part part(tiles_.tiles, index, plan_.row_tasks);
+    for (int64_t step = spec_.steps - 1; step >= -1; --step) {
+      for (int64_t panel = 0; panel < panels_; ++panel) {
+        for (int64_t tile = part.begin; tile < part.end; ++tile) StepTile(step, panel, tile);
+      }
     }
   }
 
@@ -182,12 +219,54 @@ class BackwardPass {
       if (tile.depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * depth;
       tile.to[r] = dh[r];
     }
-    WithConstant<4>(vectors, [&](auto constant) { RunTileRows<constant.value>(tile, rows); });
+    const int masks = spec_.num_recurrent_dropout_masks;
+    WithConstant<4>(vectors, [&](auto constant) {
+      if (masks < 4 || tile.depth == 0) {
+        RunTileRows<constant.value>(tile, rows);
+      } else {
+        RunGateTiles<constant.value>(tile, rows, row, unit, dh);
+      }
+    });
+    if (masks == 1) {
+      for (int r = 0; r < rows; ++r) Drop(0, row + r, unit, vectors, dh[r]);
+    }
     for (int r = 0; r < rows; ++r) {
       for (int v = 0; v < vectors; ++v) {
         const int64_t offset = v * Width<T>();
         StepVector(step, row + r, unit + offset, hn::Load(Tag<T>(), dh[r] + offset));
       }
+    }
+  }
+
+  // The sum over the gates of their shares of dh, each times its mask.
+  template <int kVectors>
+  void RunGateTiles(Tile<T> tile, int rows, int64_t row, int64_t unit,
+                    T (&dh)[kTileRows][PanelWidth<T>()]) const {
+    const Tag<T> d;
+    const int64_t padded = plan_.hidden_padded;
+    alignas(64) T part[kTileRows][PanelWidth<T>()];
+    tile.depth = padded;
+    for (int gate = 0; gate < 4; ++gate) {
+      for (int r = 0; r < rows; ++r) tile.to[r] = gate == 0 ? dh[r] : part[r];
+      RunTileRows<kVectors>(tile, rows);
+      for (int r = 0; r < rows; ++r) {
+        Drop(gate, row + r, unit, kVectors, tile.to[r]);
+        for (int64_t i = 0; gate > 0 && i < kVectors * Width<T>(); i += Width<T>()) {
+          hn::Store(hn::Add(hn::Load(d, dh[r] + i), hn::Load(d, part[r] + i)), d, dh[r] + i);
+        }
+        tile.a[r] += padded;
+      }
+      tile.panel += padded * PanelWidth<T>();
+      tile.next = nullptr;
+    }
+  }
+
+  // values *= the mask of a gate, in units from `unit` on.
+  void Drop(int gate, int64_t row, int64_t unit, int vectors, T* values) const {
+    const Tag<T> d;
+    const T* mask = recurrent_mask_ + gate * state_ + row * plan_.hidden_padded + unit;
+    for (int64_t i = 0; i < vectors * Width<T>(); i += Width<T>()) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, values + i), hn::LoadU(d, mask + i)), d, values + i);
     }
   }
 
@@ -203,11 +282,13 @@ class BackwardPass {
     V dc = hn::LoadU(d, grad_cell_ + at);
     if (step < 0) {
       const int64_t to = row * hidden + unit;
-      if (gradients_.grad_initial_h != nullptr) {
-        StorePart(d, dh, spec_.dtype, At(gradients_.grad_initial_h, spec_.dtype, to), valid);
+      void* grad_initial_h = gradients_.grad_initial_h[direction_];
+      void* grad_initial_c = gradients_.grad_initial_c[direction_];
+      if (grad_initial_h != nullptr) {
+        StorePart(d, dh, spec_.dtype, At(grad_initial_h, spec_.dtype, to), valid);
       }
-      if (gradients_.grad_initial_c != nullptr) {
-        StorePart(d, dc, spec_.dtype, At(gradients_.grad_initial_c, spec_.dtype, to), valid);
+      if (grad_initial_c != nullptr) {
+        StorePart(d, dc, spec_.dtype, At(grad_initial_c, spec_.dtype, to), valid);
       }
       return;
     }
@@ -219,7 +300,7 @@ class BackwardPass {
         dh =
             hn::Add(dh, LoadPart(d, spec_.dtype, At(saved_.grad_output, spec_.dtype, from), valid));
       } else if (step + 1 == spec_.steps) {
-        const int64_t from = row * hidden + unit;
+        const int64_t from = (row * spec_.num_directions + direction_) * hidden + unit;
         dh =
             hn::Add(dh, LoadPart(d, spec_.dtype, At(saved_.grad_output, spec_.dtype, from), valid));
       }
@@ -242,7 +323,7 @@ class BackwardPass {
   void BiasGradient(int index, int count) {
     const Tag<T> d;
     const int64_t width = 4 * plan_.hidden_padded, rows = spec_.steps * spec_.batch;
-    T* sums = Buffer<T>(gradients_.workspace, plan_.backward.grad_bias);
+    T* sums = grad_bias_;
     const Part part(width / kUnitPadding, index, count);
     const int64_t begin = part.begin * kUnitPadding, end = part.end * kUnitPadding;
     std::fill(sums + begin, sums + end, T{0});
@@ -255,36 +336,98 @@ class BackwardPass {
     for (int64_t j = begin; j < end; j += kUnitPadding) {
       const int64_t gate = j / plan_.hidden_padded, unit = j % plan_.hidden_padded;
       WriteElements(spec_.weight_dtype, sums + j, std::min(kUnitPadding, spec_.hidden_size - unit),
-                    At(gradients_.grad_bias, spec_.weight_dtype, gate * spec_.hidden_size + unit));
+                    At(gradients_.grad_bias[direction_], spec_.weight_dtype,
+                       gate * spec_.hidden_size + unit));
     }
   }
 
+  // Where the directions' shares of grad_x add up: converted in the workspace, or the caller's.
+  T* GradX() const {
+    return plan_.convert_x ? Buffer<T>(gradients_.workspace, plan_.backward.grad_x)
+                           : static_cast<T*>(gradients_.grad_x);
+  }
+
+  // Sets grad_x to this direction's share, or adds it from the second direction on.
   void InputGradient(Member& member) {
     const int64_t input = spec_.input_size, width = 4 * plan_.hidden_padded;
-    const RowStrides rows = CallerRows(spec_, input, spec_.go_backwards);
+    const Rows<T> grad_x = {GradX(), CallerRows(spec_, input, spec_.go_backwards)};
     Product<T> product;
     product.rows = spec_.steps * spec_.batch;
     product.depth = width;
     product.a = {grad_gates_, DenseRows(spec_.batch, width)};
     product.a_transposed = false;
     product.b = Transposed(kernel_, input);
-    product.c = plan_.convert_x ? Rows<T>{Buffer<T>(gradients_.workspace, plan_.backward.grad_x),
-                                          DenseRows(spec_.batch, input)}
-                                : Rows<T>{static_cast<T*>(gradients_.grad_x), rows};
+    product.c = grad_x;
     product.bias = nullptr;
-    Multiply(member, product);
-    if (!plan_.convert_x) return;
-    member.Phase(1, [&](int index, int count) {
-      const Part part(product.rows, index, count);
-      for (int64_t r = part.begin; r < part.end; ++r) {
-        const int64_t to = rows.Start(r / spec_.batch, r % spec_.batch);
-        WriteElements(spec_.dtype, product.c(r), input, At(gradients_.grad_x, spec_.dtype, to));
-      }
-    });
+    if (spec_.num_dropout_masks == 0) {
+      product.accumulate = direction_ > 0;
+      Multiply(member, product);
+      return;
+    }
+    product.c = {grad_x_part_, DenseRows(spec_.batch, input)};
+    if (spec_.num_dropout_masks == 4) product.depth = plan_.hidden_padded;
+    for (int gate = 0; gate < spec_.num_dropout_masks; ++gate) {
+      Multiply(member, product);
+      member.Phase(1, [&](int index, int count) {
+        const Part part(product.rows, index, count);
+        for (int64_t r = part.begin; r < part.end; ++r) {
+          T* share = product.c(r);
+          MultiplyElements(spec_.dtype, DropoutMask(gate, r % spec_.batch), input, share, share);
+          T* to = grad_x(r);
+          if (gate == 0 && direction_ == 0) {
+            std::copy(share, share + input, to);
+          } else {
+            for (int64_t i = 0; i < input; ++i) to[i] += share[i];
+          }
+        }
+      });
+      product.a.data += plan_.hidden_padded;
+      product.b.data += spec_.hidden_size;
+    }
   }
 
-  // gradient [rows, 4 hidden] = a^T grad_gates.
-  void WeightGradient(Member& member, const Rows<const T>& a, int64_t rows, void* gradient) {
+  void WriteInputGradient(int index, int count) {
+    const Part part(spec_.steps * spec_.batch * spec_.input_size, index, count);
+    WriteElements(spec_.dtype, GradX() + part.begin, part.end - part.begin,
+                  At(gradients_.grad_x, spec_.dtype, part.begin));
+  }
+
+  void WeightGradients(Member& member) {
+    const int64_t input = spec_.input_size, hidden = spec_.hidden_size;
+    if (void* gradient = gradients_.grad_kernel[direction_]; gradient != nullptr) {
+      const Rows<const T> x = plan_.copy_x
+                                  ? Rows<const T>{x_, DenseRows(spec_.batch, input)}
+                                  : Rows<const T>{static_cast<const T*>(inputs_.x),
+                                                  CallerRows(spec_, input, spec_.go_backwards)};
+      WeightGradient(member, x, input, spec_.num_dropout_masks, gradient,
+                     [&](int gate, int index, int count) {
+                       if (gate > 0) CopyInput(gate, index, count);
+                     });
+    }
+    if (void* gradient = gradients_.grad_recurrent_kernel[direction_]; gradient != nullptr) {
+      const int masks = spec_.num_recurrent_dropout_masks;
+      const Rows<const T> h{masks == 0 ? hidden_ : dropped_,
+                            DenseRows(spec_.batch, plan_.hidden_padded)};
+      WeightGradient(member, h, hidden, masks, gradient,
+                     [&](int gate, int index, int count) { CopyHidden(gate, index, count); });
+    }
+  }
+
+  // h before every step as it met the recurrent weights of a gate.
+  void CopyHidden(int gate, int index, int count) {
+    const int64_t padded = plan_.hidden_padded;
+    const Part part(spec_.steps * spec_.batch, index, count);
+    for (int64_t r = part.begin; r < part.end; ++r) {
+      std::copy(hidden_ + r * padded, hidden_ + (r + 1) * padded, dropped_ + r * padded);
+      Drop(gate, r % spec_.batch, 0, static_cast<int>(padded / Width<T>()), dropped_ + r * padded);
+    }
+  }
+
+  // gradient [rows, 4 hidden] = a^T grad_gates. With masks, copy(gate, index, count) fills a's part
+  // first, for all gates or for one after the other.
+  template <class Copy>
+  void WeightGradient(Member& member, const Rows<const T>& a, int64_t rows, int masks,
+                      void* gradient, const Copy& copy) {
     const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
     const bool direct = plan_.plain_gates && !plan_.convert_weights;
     Product<T> product;
@@ -292,18 +435,27 @@ class BackwardPass {
     product.depth = spec_.steps * spec_.batch;
     product.a = a;
     product.a_transposed = true;
-    product.b = {Columns<T>::kPlain, grad_gates_, 4 * padded, 4 * padded, hidden, padded};
-    product.c = {direct ? static_cast<T*>(gradient)
-                        : Buffer<T>(gradients_.workspace, plan_.backward.grad_kernel),
-                 DenseRows(1, 4 * padded)};
+    product.b = {Columns<T>::kPlain,
+                 grad_gates_,
+                 4 * padded,
+                 masks == 4 ? padded : 4 * padded,
+                 hidden,
+                 padded};
+    product.c = {direct ? static_cast<T*>(gradient) : grad_kernel_, DenseRows(1, 4 * padded)};
     product.bias = nullptr;
-    Multiply(member, product);
+    if (masks == 0) Multiply(member, product);
+    for (int gate = 0; gate < masks; ++gate) {
+      member.Phase(1, [&](int index, int count) { copy(gate, index, count); });
+      Multiply(member, product);
+      product.b.data += padded;
+      product.c.data += padded;
+    }
     if (direct) return;
     member.Phase(1, [&](int index, int count) {
       const Part part(rows, index, count);
       for (int64_t r = part.begin; r < part.end; ++r) {
         for (int gate = 0; gate < 4; ++gate) {
-          WriteElements(spec_.weight_dtype, product.c(r) + gate * padded, hidden,
+          WriteElements(spec_.weight_dtype, grad_kernel_ + (r * 4 + gate) * padded, hidden,
                         At(gradient, spec_.weight_dtype, (r * 4 + gate) * hidden));
         }
       }
@@ -316,7 +468,8 @@ class BackwardPass {
                  [&](int index, int count) { MultiplyTask(product, index, count, scratch); });
   }
 
-  const tfl_lstm_spec spec_;
+  const int direction_;
+  const tfl_lstm_spec spec_;  // go_backwards as this direction reads
   const Plan plan_;
   const tfl_lstm_inputs inputs_;
   const tfl_lstm_saved saved_;
@@ -335,17 +488,31 @@ class BackwardPass {
   T* carry_;
   T* recurrent_;
   int64_t* first_valid_;
+  T* x_;
+  T* grad_x_part_;
+  T* recurrent_mask_;
+  T* dropped_;
+  T* grad_kernel_;
+  T* grad_bias_;
   T* member_;
+  T* converted_kernel_ = nullptr;
+  T* converted_recurrent_kernel_ = nullptr;
   const T* kernel_;
   const T* recurrent_kernel_;
 };
 
+template <class T, class Cell>
+void BackwardWith(const BackwardCall& call, Member& member) {
+  BackwardPass<T, Cell> passes[] = {{call, 0}, {call, call.spec.num_directions - 1}};
+  BackwardPass<T, Cell>::Run(passes, member);
+}
+
 template <class T>
 void BackwardAs(const BackwardCall& call, Member& member) {
   if (StandardActivations::Fits(call.spec)) {
-    BackwardPass<T, LstmCell<StandardActivations>>(call).Run(member);
+    BackwardWith<T, LstmCell<StandardActivations>>(call, member);
   } else {
-    BackwardPass<T, LstmCell<AnyActivations>>(call).Run(member);
+    BackwardWith<T, LstmCell<AnyActivations>>(call, member);
   }
 }
 

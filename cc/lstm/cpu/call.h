@@ -28,6 +28,20 @@ struct BackwardCall {
 void Forward(const ForwardCall& call, Member& member);
 void Backward(const BackwardCall& call, Member& member);
 
+// The spec as direction `index` of a call reads x and mask by it.
+inline tfl_lstm_spec DirectionSpec(tfl_lstm_spec spec, int index) {
+  if (index == 1) spec.go_backwards = 1;
+  return spec;
+}
+
+// Where a direction's output of every step lies, in the order of the recurrence: a direction of two
+// writes at the steps that it reads.
+inline RowStrides OutputRows(const tfl_lstm_spec& spec, int direction) {
+  RowStrides rows = CallerRows(spec, spec.num_directions * spec.hidden_size, direction == 1);
+  rows.first += direction * spec.hidden_size;
+  return rows;
+}
+
 // The mask of a call, in the order of the recurrence.
 struct Mask {
   Mask(const tfl_lstm_spec& spec, const uint8_t* data)

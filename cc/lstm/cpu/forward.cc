@@ -17,23 +17,25 @@ namespace HWY_NAMESPACE {
 template <class T, class Cell>
 class ForwardPass {
  public:
-  explicit ForwardPass(const ForwardCall& call)
-      : spec_(call.spec),
+  ForwardPass(const ForwardCall& call, int direction)
+      : direction_(direction),
+        spec_(DirectionSpec(call.spec, direction)),
         plan_(call.plan),
         inputs_(call.inputs),
         outputs_(call.outputs),
         cell_policy_(call.spec),
-        mask_(call.spec, call.inputs.mask),
-        output_rows_(CallerRows(call.spec, call.spec.hidden_size, false)),
+        mask_(spec_, call.inputs.mask),
+        output_rows_(OutputRows(call.spec, direction)),
         tiles_(call.spec.batch),
         panels_(plan_.hidden_padded / Width<T>()),
         state_(spec_.batch * plan_.hidden_padded) {
-    void* workspace = outputs_.workspace;
+    void* workspace = Buffer<char>(outputs_.workspace, direction * plan_.forward.bytes);
     const ForwardLayout& layout = plan_.forward;
     if (spec_.training) {
-      gates_ = Buffer<T>(outputs_.reserve, plan_.reserve.gates);
-      cell_ = Buffer<T>(outputs_.reserve, plan_.reserve.cell);
-      hidden_ = Buffer<T>(outputs_.reserve, plan_.reserve.hidden);
+      void* reserve = Buffer<char>(outputs_.reserve, direction * plan_.reserve.bytes);
+      gates_ = Buffer<T>(reserve, plan_.reserve.gates);
+      cell_ = Buffer<T>(reserve, plan_.reserve.cell);
+      hidden_ = Buffer<T>(reserve, plan_.reserve.hidden);
     } else {
       gates_ = Buffer<T>(workspace, layout.gates);
       cell_ = Buffer<T>(workspace, layout.cell);
@@ -44,50 +46,63 @@ class ForwardPass {
     first_valid_ = Buffer<int64_t>(workspace, layout.first_valid);
     x_ = Buffer<T>(workspace, layout.x);
     member_ = Buffer<T>(workspace, layout.member);
-    kernel_ = plan_.convert_weights ? Buffer<T>(workspace, layout.kernel)
-                                    : static_cast<const T*>(inputs_.kernel);
-    recurrent_kernel_ = plan_.convert_weights ? Buffer<T>(workspace, layout.recurrent_kernel)
-                                              : static_cast<const T*>(inputs_.recurrent_kernel);
+    recurrent_mask_ = Buffer<T>(workspace, layout.recurrent_mask);
+    dropped_ = Buffer<T>(workspace, layout.dropped);
+    if (plan_.convert_weights) {
+      converted_kernel_ = Buffer<T>(workspace, layout.kernel);
+      converted_recurrent_kernel_ = Buffer<T>(workspace, layout.recurrent_kernel);
+      kernel_ = converted_kernel_;
+      recurrent_kernel_ = converted_recurrent_kernel_;
+    } else {
+      kernel_ = static_cast<const T*>(inputs_.kernel[direction]);
+      recurrent_kernel_ = static_cast<const T*>(inputs_.recurrent_kernel[direction]);
+    }
   }
 
-  void Run(Member& member) {
-    if (plan_.convert_weights) {
-      member.Phase(1, [&](int index, int count) { ConvertWeights(index, count); });
+  // Every phase does its work for all directions.
+  static void Run(ForwardPass* passes, Member& member) {
+    const tfl_lstm_spec& spec = passes->spec_;
+    const Plan& plan = passes->plan_;
+    const int directions = spec.num_directions;
+    const auto phase = [&](int tasks_per_share, const auto& task) {
+      member.Phase(tasks_per_share, [&](int index, int count) {
+        for (int d = 0; d < directions; ++d) task(passes[d], index, count);
+      });
+    };
+    if (plan.convert_weights) {
+      phase(1, [](ForwardPass& pass, int index, int count) { pass.ConvertWeights(index, count); });
     }
-    member.Phase(1, [&](int index, int count) {
-      PackRecurrent(index, count);
-      StartStates(index, count);
+    phase(1, [](ForwardPass& pass, int index, int count) {
+      pass.PackRecurrent(index, count);
+      pass.StartStates(index, count);
     });
-    T* scratch = member_ + member.id() * kMemberScratch;
-    for (int64_t begin = 0; begin < spec_.steps; begin += plan_.chunk_steps) {
-      const int64_t end = std::min(spec_.steps, begin + plan_.chunk_steps);
-      if (plan_.convert_x) {
-        member.Phase(1, [&](int index, int count) { ConvertInput(begin, end, index, count); });
+    for (int64_t begin = 0; begin < spec.steps; begin += plan.chunk_steps) {
+      const int64_t end = std::min(spec.steps, begin + plan.chunk_steps);
+      if (plan.copy_chunk) {
+        phase(1, [&](ForwardPass& pass, int index, int count) {
+          pass.CopyInput(begin, end, index, count);
+        });
       }
-      const Product<T> projection = Projection(begin, end);
-      member.Phase(plan_.step_tasks,
-                   [&](int index, int count) { MultiplyTask(projection, index, count, scratch); });
-      if (plan_.row_tasks > 0) {
-        member.Phase(1, [&](int index, int) {
-          if (index >= plan_.row_tasks) return;
-          const Part part(tiles_.tiles, index, plan_.row_tasks);
-          for (int64_t step = begin; step < end; ++step) {
-            for (int64_t panel = 0; panel < panels_; ++panel) {
-              for (int64_t tile = part.begin; tile < part.end; ++tile) {
-                StepTile(begin, step, panel, tile);
-              }
-            }
+      phase(plan.step_tasks, [&](ForwardPass& pass, int index, int count) {
+        pass.Project(begin, end, index, count, member.id());
+      });
+      if (plan.row_tasks > 0) {
+        member.Phase(1, [&](int index, int count) {
+          for (int i = index; i < plan.row_tasks * directions; i += count) {
+            passes[i / plan.row_tasks].RowSteps(begin, end, i % plan.row_tasks);
           }
         });
         continue;
       }
       for (int64_t step = begin; step < end; ++step) {
-        member.Phase(plan_.step_tasks, [&](int index, int count) {
-          const Part part(panels_ * tiles_.tiles, index, count);
-          int64_t panel = part.begin / tiles_.tiles, tile = part.begin % tiles_.tiles;
+        const int64_t tiles = passes->tiles_.tiles, each = passes->panels_ * tiles;
+        member.Phase(plan.step_tasks, [&](int index, int count) {
+          const Part part(directions * each, index, count);
+          int64_t panel = part.begin % each / tiles, tile = part.begin % tiles;
           for (int64_t i = part.begin; i < part.end; ++i) {
-            StepTile(begin, step, panel, tile);
-            if (++tile == tiles_.tiles) tile = 0, ++panel;
+            passes[i / each].StepTile(begin, step, panel, tile);
+            if (++tile == tiles) tile = 0, ++panel;
+            if (panel == passes->panels_) panel = 0;
           }
         });
       }
@@ -95,14 +110,24 @@ class ForwardPass {
   }
 
  private:
+  // All steps from `begin` to `end` for the rows of task `index` of plan_.row_tasks.
+  void RowSteps(int64_t begin, int64_t end, int index) {
+    const Part part(tiles_.tiles, index, plan_.row_tasks);
+    for (int64_t step = begin; step < end; ++step) {
+      for (int64_t panel = 0; panel < panels_; ++panel) {
+        for (int64_t tile = part.begin; tile < part.end; ++tile) StepTile(begin, step, panel, tile);
+      }
+    }
+  }
+
   void ConvertWeights(int index, int count) {
-    const auto convert = [&](const void* from, int64_t rows, int64_t offset) {
+    const auto convert = [&](const void* from, int64_t rows, T* to) {
       const Part part(rows * 4 * spec_.hidden_size, index, count);
       ReadElements(spec_.weight_dtype, At(from, spec_.weight_dtype, part.begin),
-                   part.end - part.begin, Buffer<T>(outputs_.workspace, offset) + part.begin);
+                   part.end - part.begin, to + part.begin);
     };
-    convert(inputs_.kernel, spec_.input_size, plan_.forward.kernel);
-    convert(inputs_.recurrent_kernel, spec_.hidden_size, plan_.forward.recurrent_kernel);
+    convert(inputs_.kernel[direction_], spec_.input_size, converted_kernel_);
+    convert(inputs_.recurrent_kernel[direction_], spec_.hidden_size, converted_recurrent_kernel_);
   }
 
   // Panel u holds the columns of units [u, u + Width) of the four gates, side by side.
@@ -127,15 +152,23 @@ class ForwardPass {
     const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
     const Part part(spec_.batch, index, count);
     for (int64_t row = part.begin; row < part.end; ++row) {
-      StartState(spec_.has_initial_h, inputs_.initial_h, row, hidden_ + row * padded);
-      StartState(spec_.has_initial_c, inputs_.initial_c, row, cell_ + row * padded);
+      StartState(spec_.has_initial_h, inputs_.initial_h[direction_], row, hidden_ + row * padded);
+      StartState(spec_.has_initial_c, inputs_.initial_c[direction_], row, cell_ + row * padded);
+      if (spec_.num_recurrent_dropout_masks > 0) {
+        ReadRecurrentMasks(spec_, inputs_.recurrent_dropout_mask[direction_], padded, row,
+                           recurrent_mask_);
+        const Tag<T> d;
+        for (int64_t unit = 0; unit < padded; unit += Width<T>()) {
+          Drop(0, row, unit, hn::LoadU(d, hidden_ + row * padded + unit));
+        }
+      }
       if (spec_.steps == 0) {
         WriteElements(spec_.dtype, hidden_ + row * padded, hidden,
-                      At(outputs_.final_h, spec_.dtype, row * hidden));
+                      At(outputs_.final_h[direction_], spec_.dtype, row * hidden));
         WriteElements(spec_.dtype, cell_ + row * padded, hidden,
-                      At(outputs_.final_c, spec_.dtype, row * hidden));
+                      At(outputs_.final_c[direction_], spec_.dtype, row * hidden));
         if (!spec_.return_sequences) {
-          std::memset(At(outputs_.output, spec_.dtype, row * hidden), 0,
+          std::memset(At(outputs_.output, spec_.dtype, LastOutput(row)), 0,
                       static_cast<size_t>(hidden) * ElementBytes(spec_.dtype));
         }
       }
@@ -146,8 +179,8 @@ class ForwardPass {
       T* to = bias_ + gate * padded;
       std::fill(to, to + padded, T{0});
       if (spec_.has_bias) {
-        ReadElements(spec_.weight_dtype, At(inputs_.bias, spec_.weight_dtype, gate * hidden),
-                     hidden, to);
+        ReadElements(spec_.weight_dtype,
+                     At(inputs_.bias[direction_], spec_.weight_dtype, gate * hidden), hidden, to);
       }
     }
   }
@@ -159,23 +192,33 @@ class ForwardPass {
                  to);
   }
 
-  void ConvertInput(int64_t begin, int64_t end, int index, int count) {
+  // x of steps [begin, end), converted; one copy after the other for each dropout mask.
+  void CopyInput(int64_t begin, int64_t end, int index, int count) {
     const RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
-    const Part part((end - begin) * spec_.batch, index, count);
+    const int64_t chunk = (end - begin) * spec_.batch;
+    const Part part(chunk, index, count);
     for (int64_t r = part.begin; r < part.end; ++r) {
-      const int64_t start = rows.Start(begin + r / spec_.batch, r % spec_.batch);
-      ReadElements(spec_.dtype, At(inputs_.x, spec_.dtype, start), spec_.input_size,
-                   x_ + r * spec_.input_size);
+      const int64_t row = r % spec_.batch;
+      const void* from = At(inputs_.x, spec_.dtype, rows.Start(begin + r / spec_.batch, row));
+      T* to = x_ + r * spec_.input_size;
+      ReadElements(spec_.dtype, from, spec_.input_size, to);
+      // The plain copy is the last one to be overwritten.
+      for (int mask = spec_.num_dropout_masks - 1; mask >= 0; --mask) {
+        MultiplyElements(spec_.dtype,
+                         At(inputs_.dropout_mask[direction_], spec_.dtype,
+                            (mask * spec_.batch + row) * spec_.input_size),
+                         spec_.input_size, to, to + mask * chunk * spec_.input_size);
+      }
     }
   }
 
   // z without the recurrent part, for steps [begin, end).
-  Product<T> Projection(int64_t begin, int64_t end) const {
+  void Project(int64_t begin, int64_t end, int index, int count, int member) {
     const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
     Product<T> product;
     product.rows = (end - begin) * spec_.batch;
     product.depth = spec_.input_size;
-    if (plan_.convert_x) {
+    if (plan_.copy_chunk) {
       product.a = {x_, DenseRows(spec_.batch, spec_.input_size)};
     } else {
       RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
@@ -191,7 +234,20 @@ class ForwardPass {
                  padded};
     product.c = {StepGates(begin, begin), DenseRows(spec_.batch, 4 * padded)};
     product.bias = bias_;
-    return product;
+    T* scratch = member_ + member * kMemberScratch;
+    if (spec_.num_dropout_masks < 4) {
+      MultiplyTask(product, index, count, scratch);
+      return;
+    }
+    // A copy of x for each gate.
+    product.b.count = padded;
+    for (int gate = 0; gate < 4; ++gate) {
+      MultiplyTask(product, index, count, scratch);
+      product.a.data += product.rows * spec_.input_size;
+      product.b.data += hidden;
+      product.c.data += padded;
+      product.bias += padded;
+    }
   }
 
   // Where a step's gates lie: in the reserve, or in the buffer of the chunk that starts at `begin`.
@@ -224,8 +280,37 @@ class ForwardPass {
       tile.from[r] = gates + r * 4 * padded;
       tile.to[r] = z[r];
     }
-    RunTileRows<4>(tile, rows);
+    const int masks = spec_.num_recurrent_dropout_masks;
+    for (int r = 0; r < rows && masks > 0; ++r) {
+      tile.a[r] = Dropped(step, row + r);
+    }
+    if (masks == 4) {
+      RunGatedTileRows(tile, rows);
+    } else {
+      RunTileRows<4>(tile, rows);
+    }
     for (int r = 0; r < rows; ++r) StepVector(step, row + r, unit, z[r], gates + r * 4 * padded);
+  }
+
+  // h before a step times the recurrent masks: [H_p, masks].
+  T* Dropped(int64_t step, int64_t row) const {
+    return dropped_ +
+           (step % 2 * spec_.batch + row) * plan_.hidden_padded * spec_.num_recurrent_dropout_masks;
+  }
+  HWY_INLINE void Drop(int64_t step, int64_t row, int64_t unit, hn::Vec<Tag<T>> h) {
+    const Tag<T> d;
+    const T* mask = recurrent_mask_ + row * plan_.hidden_padded + unit;
+    T* to = Dropped(step, row);
+    const auto dropped = [&](int gate) { return hn::Mul(h, hn::LoadU(d, mask + gate * state_)); };
+    if (spec_.num_recurrent_dropout_masks == 1) {
+      hn::StoreU(dropped(0), d, to + unit);
+    } else {
+      hn::StoreInterleaved4(dropped(0), dropped(1), dropped(2), dropped(3), d, to + 4 * unit);
+    }
+  }
+
+  int64_t LastOutput(int64_t row) const {
+    return (row * spec_.num_directions + direction_) * spec_.hidden_size;
   }
 
   // The pointwise part for one row and the units of a panel.
@@ -249,6 +334,7 @@ class ForwardPass {
     }
     hn::StoreU(c, d, StepCell(step + 1) + at);
     hn::StoreU(h, d, StepHidden(step + 1) + at);
+    if (spec_.num_recurrent_dropout_masks > 0) Drop(step + 1, row, unit, h);
     if (spec_.training) {
       TFL_UNROLL
       for (int g = 0; g < 4; ++g) {
@@ -263,13 +349,15 @@ class ForwardPass {
     if (step + 1 < spec_.steps) return;
     const int64_t to = row * hidden + unit;
     if (!spec_.return_sequences) {
-      StorePart(d, output, spec_.dtype, At(outputs_.output, spec_.dtype, to), valid);
+      StorePart(d, output, spec_.dtype, At(outputs_.output, spec_.dtype, LastOutput(row) + unit),
+                valid);
     }
-    StorePart(d, h, spec_.dtype, At(outputs_.final_h, spec_.dtype, to), valid);
-    StorePart(d, c, spec_.dtype, At(outputs_.final_c, spec_.dtype, to), valid);
+    StorePart(d, h, spec_.dtype, At(outputs_.final_h[direction_], spec_.dtype, to), valid);
+    StorePart(d, c, spec_.dtype, At(outputs_.final_c[direction_], spec_.dtype, to), valid);
   }
 
-  const tfl_lstm_spec spec_;
+  const int direction_;
+  const tfl_lstm_spec spec_;  // go_backwards as this direction reads
   const Plan plan_;
   const tfl_lstm_inputs inputs_;
   const tfl_lstm_outputs outputs_;
@@ -287,16 +375,26 @@ class ForwardPass {
   int64_t* first_valid_;
   T* x_;
   T* member_;
+  T* recurrent_mask_;
+  T* dropped_;
+  T* converted_kernel_ = nullptr;
+  T* converted_recurrent_kernel_ = nullptr;
   const T* kernel_;
   const T* recurrent_kernel_;
 };
 
+template <class T, class Cell>
+void ForwardWith(const ForwardCall& call, Member& member) {
+  ForwardPass<T, Cell> passes[] = {{call, 0}, {call, call.spec.num_directions - 1}};
+  ForwardPass<T, Cell>::Run(passes, member);
+}
+
 template <class T>
 void ForwardAs(const ForwardCall& call, Member& member) {
   if (StandardActivations::Fits(call.spec)) {
-    ForwardPass<T, LstmCell<StandardActivations>>(call).Run(member);
+    ForwardWith<T, LstmCell<StandardActivations>>(call, member);
   } else {
-    ForwardPass<T, LstmCell<AnyActivations>>(call).Run(member);
+    ForwardWith<T, LstmCell<AnyActivations>>(call, member);
   }
 }
 

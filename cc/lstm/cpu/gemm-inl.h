@@ -19,7 +19,7 @@ template <class T>
 struct Columns {
   enum Kind {
     kPlain,            // (p, j) is data[p * stride + j]
-    kGates,            // data is [depth, 4 hidden], j counts padded gates [4, hidden_padded]
+    kGates,            // data is [depth, 4 hidden], j counts padded gates, count / hidden_padded
     kGatesTransposed,  // data is [count, 4 hidden], p counts padded gates
   };
   Kind kind;
@@ -84,7 +84,7 @@ HWY_NOINLINE void PackColumns(const Columns<T>& from, int64_t begin, int64_t dep
       const int64_t gate = source[v] / from.hidden_padded;
       const int64_t unit = source[v] % from.hidden_padded;
       source[v] = gate * from.hidden + unit;
-      valid[v] = gate < 4 ? from.hidden - unit : 0;
+      valid[v] = column + v * kWidth < from.count ? from.hidden - unit : 0;
     }
   }
   for (int64_t p = 0; p < depth; ++p) {
@@ -146,7 +146,8 @@ struct Product {
   bool a_transposed;  // a(p)[r] instead
   Columns<T> b;
   Rows<T> c;
-  const T* bias;  // [b.count], or null for zeros
+  const T* bias;            // [b.count], or null for zeros
+  bool accumulate = false;  // add to what c holds instead
 };
 
 // Adds a tile to c, in columns from `column` on; the first block of the depth adds to the bias.
@@ -232,7 +233,8 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& product, int64_t row_begin, in
           }
           for (int64_t i = 0; i < panels; ++i) {
             tile.panel = packed_b + i * depth * kPanel;
-            ProductTile(product, begin == 0, tile, first, height, (panel + i) * kPanel);
+            ProductTile(product, begin == 0 && !product.accumulate, tile, first, height,
+                        (panel + i) * kPanel);
           }
         }
       }

@@ -91,7 +91,7 @@ void Run(const Options& options, int64_t batch, int64_t steps, int64_t input, in
   spec.batch = batch, spec.steps = steps, spec.input_size = input, spec.hidden_size = hidden;
   spec.dtype = spec.weight_dtype = options.dtype;
   spec.activation = TFL_TANH, spec.recurrent_activation = TFL_SIGMOID;
-  spec.return_sequences = spec.has_bias = 1;
+  spec.return_sequences = spec.has_bias = spec.num_directions = 1;
   std::mt19937 random(1);
   const auto tensor = [&](int64_t count, float scale) {
     return RandomTensor(options.dtype, count, scale, &random);
@@ -117,15 +117,22 @@ void Run(const Options& options, int64_t batch, int64_t steps, int64_t input, in
   const Memory workspace(
       std::max(inference.forward_workspace_bytes, training.forward_workspace_bytes));
   const Memory backward_workspace(training.backward_workspace_bytes);
-  const tfl_lstm_inputs inputs = {
-      x.data(), kernel.data(), recurrent_kernel.data(), bias.data(), nullptr, nullptr, nullptr};
-  const tfl_lstm_outputs outputs = {output.data(), h.data(), c.data(), reserve.data(),
-                                    workspace.data()};
-  const tfl_lstm_saved saved = {output.data(), reserve.data(), grad_output.data(), grad_h.data(),
-                                grad_c.data()};
-  const tfl_lstm_gradients gradients = {
-      dx.data(), dkernel.data(), drecurrent.data(),        dbias.data(),
-      dh.data(), dc.data(),      backward_workspace.data()};
+  tfl_lstm_inputs inputs = {};
+  inputs.x = x.data();
+  inputs.kernel[0] = kernel.data(), inputs.recurrent_kernel[0] = recurrent_kernel.data();
+  inputs.bias[0] = bias.data();
+  tfl_lstm_outputs outputs = {};
+  outputs.output = output.data(), outputs.final_h[0] = h.data(), outputs.final_c[0] = c.data();
+  outputs.reserve = reserve.data(), outputs.workspace = workspace.data();
+  tfl_lstm_saved saved = {};
+  saved.output = output.data(), saved.reserve = reserve.data();
+  saved.grad_output = grad_output.data();
+  saved.grad_final_h[0] = grad_h.data(), saved.grad_final_c[0] = grad_c.data();
+  tfl_lstm_gradients gradients = {};
+  gradients.grad_x = dx.data(), gradients.grad_kernel[0] = dkernel.data();
+  gradients.grad_recurrent_kernel[0] = drecurrent.data(), gradients.grad_bias[0] = dbias.data();
+  gradients.grad_initial_h[0] = dh.data(), gradients.grad_initial_c[0] = dc.data();
+  gradients.workspace = backward_workspace.data();
   const double forward = MedianMilliseconds(
       options.seconds, [&] { Check(tfl_cpu_lstm_forward(&spec, &inputs, &outputs, &runtime)); });
   const double forward_training = MedianMilliseconds(options.seconds / 2, [&] {

@@ -28,12 +28,18 @@ void RequireInputs(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs, Poi
   const bool units = spec.hidden_size > 0;
   const bool state = spec.batch > 0 && units;
   check->Require("x", inputs.x, rows && spec.input_size > 0);
-  check->Require("kernel", inputs.kernel, spec.input_size > 0 && units);
-  check->Require("recurrent_kernel", inputs.recurrent_kernel, units);
-  check->Require("bias", inputs.bias, spec.has_bias && units);
-  check->Require("initial_h", inputs.initial_h, spec.has_initial_h && state);
-  check->Require("initial_c", inputs.initial_c, spec.has_initial_c && state);
   check->Require("mask", inputs.mask, spec.has_mask && rows);
+  for (int d = 0; d < spec.num_directions; ++d) {
+    check->Require("kernel", inputs.kernel[d], spec.input_size > 0 && units);
+    check->Require("recurrent_kernel", inputs.recurrent_kernel[d], units);
+    check->Require("bias", inputs.bias[d], spec.has_bias && units);
+    check->Require("initial_h", inputs.initial_h[d], spec.has_initial_h && state);
+    check->Require("initial_c", inputs.initial_c[d], spec.has_initial_c && state);
+    check->Require("dropout_mask", inputs.dropout_mask[d],
+                   spec.num_dropout_masks > 0 && spec.batch > 0 && spec.input_size > 0);
+    check->Require("recurrent_dropout_mask", inputs.recurrent_dropout_mask[d],
+                   spec.num_recurrent_dropout_masks > 0 && state);
+  }
 }
 
 tfl_status PlanCall(const tfl_lstm_spec* spec, const tfl_cpu_runtime* runtime, Plan* plan) {
@@ -54,9 +60,11 @@ void ClearGradients(const tfl_lstm_spec& spec, const tfl_lstm_gradients& gradien
   };
   const int64_t gates = 4 * spec.hidden_size;
   clear(gradients.grad_x, spec.dtype, spec.batch, spec.steps, spec.input_size);
-  clear(gradients.grad_kernel, spec.weight_dtype, spec.input_size, gates, 1);
-  clear(gradients.grad_recurrent_kernel, spec.weight_dtype, spec.hidden_size, gates, 1);
-  clear(gradients.grad_bias, spec.weight_dtype, gates, 1, 1);
+  for (int d = 0; d < spec.num_directions; ++d) {
+    clear(gradients.grad_kernel[d], spec.weight_dtype, spec.input_size, gates, 1);
+    clear(gradients.grad_recurrent_kernel[d], spec.weight_dtype, spec.hidden_size, gates, 1);
+    clear(gradients.grad_bias[d], spec.weight_dtype, gates, 1, 1);
+  }
 }
 
 }  // namespace
@@ -69,9 +77,9 @@ tfl_status tfl_cpu_lstm_sizes(const tfl_lstm_spec* spec, int32_t num_threads,
   if (sizes == nullptr) return InvalidArgument("sizes must not be null");
   Plan plan;
   if (tfl_status status = MakePlan(*spec, num_threads, &plan); status.code != TFL_OK) return status;
-  sizes->reserve_bytes = plan.reserve.bytes;
-  sizes->forward_workspace_bytes = plan.forward.bytes;
-  sizes->backward_workspace_bytes = plan.backward.bytes;
+  sizes->reserve_bytes = spec->num_directions * plan.reserve.bytes;
+  sizes->forward_workspace_bytes = spec->num_directions * plan.forward.bytes;
+  sizes->backward_workspace_bytes = spec->num_directions * plan.backward.bytes;
   return Ok();
 }
 
@@ -86,8 +94,10 @@ tfl_status tfl_cpu_lstm_forward(const tfl_lstm_spec* spec, const tfl_lstm_inputs
   PointerCheck check;
   RequireInputs(*spec, *inputs, &check);
   check.Require("output", outputs->output, state && (!spec->return_sequences || spec->steps > 0));
-  check.Require("final_h", outputs->final_h, state);
-  check.Require("final_c", outputs->final_c, state);
+  for (int d = 0; d < spec->num_directions; ++d) {
+    check.Require("final_h", outputs->final_h[d], state);
+    check.Require("final_c", outputs->final_c[d], state);
+  }
   check.Require("reserve", outputs->reserve, spec->training && state);
   check.Require("workspace", outputs->workspace, state);
   if (tfl_status status = check.Result(); status.code != TFL_OK) return status;

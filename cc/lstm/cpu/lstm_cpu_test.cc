@@ -149,6 +149,7 @@ tfl_lstm_spec Spec(int64_t batch, int64_t steps, int64_t input, int64_t hidden) 
   s.batch = batch, s.steps = steps, s.input_size = input, s.hidden_size = hidden;
   s.dtype = s.weight_dtype = TFL_FLOAT32;
   s.activation = TFL_TANH, s.recurrent_activation = TFL_SIGMOID;
+  s.num_directions = 1;
   s.return_sequences = s.has_bias = 1;
   return s;
 }
@@ -165,67 +166,130 @@ Problem MakeProblem(const tfl_lstm_spec& s, unsigned seed, double x_scale = 1) {
   Problem p;
   p.spec = s;
   p.in.x = values(s.batch * s.steps * s.input_size, x_scale, s.dtype);
-  p.in.kernel =
-      values(s.input_size * 4 * s.hidden_size, 1 / std::sqrt(s.input_size + 1.0), s.weight_dtype);
-  p.in.recurrent_kernel = values(s.hidden_size * 4 * s.hidden_size, scale, s.weight_dtype);
-  if (s.has_bias) p.in.bias = values(4 * s.hidden_size, .5, s.weight_dtype);
-  if (s.has_initial_h) p.in.initial_h = values(s.batch * s.hidden_size, 1, s.dtype);
-  if (s.has_initial_c) p.in.initial_c = values(s.batch * s.hidden_size, 1, s.dtype);
+  for (int d = 0; d < s.num_directions; ++d) {
+    const int64_t state = s.batch * s.hidden_size;
+    p.in.kernel[d] =
+        values(s.input_size * 4 * s.hidden_size, 1 / std::sqrt(s.input_size + 1.0), s.weight_dtype);
+    p.in.recurrent_kernel[d] = values(s.hidden_size * 4 * s.hidden_size, scale, s.weight_dtype);
+    if (s.has_bias) p.in.bias[d] = values(4 * s.hidden_size, .5, s.weight_dtype);
+    if (s.has_initial_h) p.in.initial_h[d] = values(state, 1, s.dtype);
+    if (s.has_initial_c) p.in.initial_c[d] = values(state, 1, s.dtype);
+    p.in.dropout_mask[d] = values(s.num_dropout_masks * s.batch * s.input_size, 1, s.dtype);
+    p.in.recurrent_dropout_mask[d] = values(s.num_recurrent_dropout_masks * state, 1, s.dtype);
+  }
   if (s.has_mask) {
     for (int64_t i = 0; i < s.batch * s.steps; ++i) p.in.mask.push_back(random() % 3 != 0);
   }
-  p.grad.output = values(s.batch * (s.return_sequences ? s.steps : 1) * s.hidden_size, 1, s.dtype);
-  p.grad.final_h = values(s.batch * s.hidden_size, 1, s.dtype);
-  p.grad.final_c = values(s.batch * s.hidden_size, 1, s.dtype);
+  p.grad.output = values(
+      s.num_directions * s.batch * (s.return_sequences ? s.steps : 1) * s.hidden_size, 1, s.dtype);
+  for (int d = 0; d < s.num_directions; ++d) {
+    p.grad.final_h[d] = values(s.batch * s.hidden_size, 1, s.dtype);
+    p.grad.final_c[d] = values(s.batch * s.hidden_size, 1, s.dtype);
+  }
   return p;
+}
+
+// A tensor a direction.
+class Tensors {
+ public:
+  Tensors(tfl_dtype type, size_t count) : tensors_{{type, count}, {type, count}} {}
+  Tensors(tfl_dtype type, const reference::Pair& values)
+      : tensors_{{type, values[0]}, {type, values[1]}} {}
+  template <class Pointer>
+  void Point(Pointer (&pointers)[TFL_MAX_DIRECTIONS]) {
+    for (int d = 0; d < TFL_MAX_DIRECTIONS; ++d) pointers[d] = tensors_[d].data();
+  }
+  void Append(int directions, std::vector<std::vector<double>>* results) const {
+    for (int d = 0; d < directions; ++d) results->push_back(tensors_[d].Values());
+  }
+
+ private:
+  Tensor tensors_[TFL_MAX_DIRECTIONS];
+};
+
+// As RunCore's results: output, then final_h and final_c of each direction.
+std::vector<std::vector<double>> Flat(const reference::Outputs& out, int directions) {
+  std::vector<std::vector<double>> results = {out.output};
+  for (const reference::Pair* pair : {&out.final_h, &out.final_c}) {
+    for (int d = 0; d < directions; ++d) results.push_back((*pair)[d]);
+  }
+  return results;
 }
 
 Results RunCore(const Problem& p, const tfl_cpu_runtime& runtime) {
   tfl_lstm_spec s = p.spec;
-  Tensor x(s.dtype, p.in.x), kernel(s.weight_dtype, p.in.kernel);
-  Tensor recurrent_kernel(s.weight_dtype, p.in.recurrent_kernel), bias(s.weight_dtype, p.in.bias);
-  Tensor initial_h(s.dtype, p.in.initial_h), initial_c(s.dtype, p.in.initial_c);
+  const int directions = s.num_directions;
+  Tensor x(s.dtype, p.in.x);
+  Tensors kernel(s.weight_dtype, p.in.kernel);
+  Tensors recurrent_kernel(s.weight_dtype, p.in.recurrent_kernel), bias(s.weight_dtype, p.in.bias);
+  Tensors initial_h(s.dtype, p.in.initial_h), initial_c(s.dtype, p.in.initial_c);
+  Tensors dropout(s.dtype, p.in.dropout_mask);
+  Tensors recurrent_dropout(s.dtype, p.in.recurrent_dropout_mask);
   std::vector<uint8_t> mask = p.in.mask;
-  const tfl_lstm_inputs inputs = {x.data(),    kernel.data(),    recurrent_kernel.data(),
-                                  bias.data(), initial_h.data(), initial_c.data(),
-                                  mask.data()};
+  tfl_lstm_inputs inputs = {};
+  inputs.x = x.data();
+  inputs.mask = mask.data();
+  kernel.Point(inputs.kernel);
+  recurrent_kernel.Point(inputs.recurrent_kernel);
+  bias.Point(inputs.bias);
+  initial_h.Point(inputs.initial_h);
+  initial_c.Point(inputs.initial_c);
+  dropout.Point(inputs.dropout_mask);
+  recurrent_dropout.Point(inputs.recurrent_dropout_mask);
   Results results;
   const size_t state = s.batch * s.hidden_size;
-  Tensor output(s.dtype, p.grad.output.size()), final_h(s.dtype, state), final_c(s.dtype, state);
   for (int training = 0; training < 2; ++training) {
     s.training = training;
     tfl_lstm_sizes sizes;
     EXPECT_EQ(tfl_cpu_lstm_sizes(&s, runtime.num_threads, &sizes).code, TFL_OK);
     EXPECT_EQ(sizes.reserve_bytes > 0, training && state > 0);
     Scratch reserve(sizes.reserve_bytes), workspace(sizes.forward_workspace_bytes);
-    output = Tensor(s.dtype, p.grad.output.size());
-    final_h = Tensor(s.dtype, state), final_c = Tensor(s.dtype, state);
-    const tfl_lstm_outputs outputs = {output.data(), final_h.data(), final_c.data(),
-                                      training ? reserve.data() : nullptr, workspace.data()};
+    Tensor output(s.dtype, p.grad.output.size());
+    Tensors final_h(s.dtype, state), final_c(s.dtype, state);
+    tfl_lstm_outputs outputs = {};
+    outputs.output = output.data();
+    final_h.Point(outputs.final_h);
+    final_c.Point(outputs.final_c);
+    outputs.reserve = training ? reserve.data() : nullptr;
+    outputs.workspace = workspace.data();
     const tfl_status status = tfl_cpu_lstm_forward(&s, &inputs, &outputs, &runtime);
     EXPECT_EQ(status.code, TFL_OK) << status.message;
     EXPECT_TRUE(reserve.GuardIntact());
     EXPECT_TRUE(workspace.GuardIntact());
-    (training ? results.outputs : results.inference) = {output.Values(), final_h.Values(),
-                                                        final_c.Values()};
+    std::vector<std::vector<double>>& values = training ? results.outputs : results.inference;
+    values = {output.Values()};
+    final_h.Append(directions, &values);
+    final_c.Append(directions, &values);
     if (!training) continue;
     Tensor grad_output(s.dtype, p.grad.output);
-    Tensor grad_final_h(s.dtype, p.grad.final_h), grad_final_c(s.dtype, p.grad.final_c);
-    Tensor dx(s.dtype, p.in.x.size()), dkernel(s.weight_dtype, p.in.kernel.size());
-    Tensor drecurrent(s.weight_dtype, p.in.recurrent_kernel.size());
-    Tensor dbias(s.weight_dtype, p.in.bias.size());
-    Tensor dh(s.dtype, state), dc(s.dtype, state);
+    Tensors grad_final_h(s.dtype, p.grad.final_h), grad_final_c(s.dtype, p.grad.final_c);
+    Tensor dx(s.dtype, p.in.x.size());
+    Tensors dkernel(s.weight_dtype, p.in.kernel[0].size());
+    Tensors drecurrent(s.weight_dtype, p.in.recurrent_kernel[0].size());
+    Tensors dbias(s.weight_dtype, p.in.bias[0].size());
+    Tensors dh(s.dtype, state), dc(s.dtype, state);
     Scratch backward_workspace(sizes.backward_workspace_bytes);
-    const tfl_lstm_saved saved = {output.data(), reserve.data(), grad_output.data(),
-                                  grad_final_h.data(), grad_final_c.data()};
-    const tfl_lstm_gradients gradients = {
-        dx.data(), dkernel.data(), drecurrent.data(),        dbias.data(),
-        dh.data(), dc.data(),      backward_workspace.data()};
+    tfl_lstm_saved saved = {};
+    saved.output = output.data();
+    saved.reserve = reserve.data();
+    saved.grad_output = grad_output.data();
+    grad_final_h.Point(saved.grad_final_h);
+    grad_final_c.Point(saved.grad_final_c);
+    tfl_lstm_gradients gradients = {};
+    gradients.grad_x = dx.data();
+    dkernel.Point(gradients.grad_kernel);
+    drecurrent.Point(gradients.grad_recurrent_kernel);
+    dbias.Point(gradients.grad_bias);
+    dh.Point(gradients.grad_initial_h);
+    dc.Point(gradients.grad_initial_c);
+    gradients.workspace = backward_workspace.data();
     const tfl_status backward = tfl_cpu_lstm_backward(&s, &inputs, &saved, &gradients, &runtime);
     EXPECT_EQ(backward.code, TFL_OK) << backward.message;
     EXPECT_TRUE(backward_workspace.GuardIntact());
-    results.gradients = {dx.Values(),    dkernel.Values(), drecurrent.Values(),
-                         dbias.Values(), dh.Values(),      dc.Values()};
+    results.gradients = {dx.Values()};
+    for (const Tensors* tensors : {&dkernel, &drecurrent, &dbias, &dh, &dc}) {
+      tensors->Append(directions, &results.gradients);
+    }
   }
   return results;
 }
@@ -237,21 +301,28 @@ void Check(const Problem& p, const tfl_cpu_runtime& runtime) {
                            : s.dtype == TFL_FLOAT16 ? 2e-3
                                                     : 1.5e-2;
   const Results got = RunCore(p, runtime);
-  const reference::Outputs want = reference::Forward(s, p.in);
+  const auto outputs = Flat(reference::Forward(s, p.in), s.num_directions);
   reference::Gradients gradients = reference::Backward(s, p.in, p.grad);
-  if (!s.has_bias) gradients.bias.clear();
-  const std::vector<double> outputs[] = {want.output, want.final_h, want.final_c};
-  const std::vector<double> grads[] = {
-      gradients.x,    gradients.kernel,    gradients.recurrent_kernel,
-      gradients.bias, gradients.initial_h, gradients.initial_c};
-  const char* names[] = {"x", "kernel", "recurrent_kernel", "bias", "initial_h", "initial_c"};
-  for (int i = 0; i < 3; ++i) {
+  if (!s.has_bias) gradients.bias = {};
+  ASSERT_EQ(got.outputs.size(), outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
     EXPECT_LE(RelativeError(got.outputs[i], outputs[i]), tolerance) << "output " << i;
     EXPECT_LE(RelativeError(got.inference[i], outputs[i]), tolerance) << "inference output " << i;
   }
-  for (int i = 0; i < 6; ++i) {
-    EXPECT_LE(RelativeError(got.gradients[i], grads[i]), 3 * tolerance)
-        << "gradient of " << names[i];
+  size_t i = 0;
+  const auto compare = [&](const std::vector<double>& wanted, const char* name, int direction) {
+    EXPECT_LE(RelativeError(got.gradients.at(i++), wanted), 3 * tolerance)
+        << "gradient of " << name << " of direction " << direction;
+  };
+  compare(gradients.x, "x", 0);
+  const std::pair<const char*, reference::Pair*> pairs[] = {
+      {"kernel", &gradients.kernel},
+      {"recurrent_kernel", &gradients.recurrent_kernel},
+      {"bias", &gradients.bias},
+      {"initial_h", &gradients.initial_h},
+      {"initial_c", &gradients.initial_c}};
+  for (const auto& [name, pair] : pairs) {
+    for (int d = 0; d < s.num_directions; ++d) compare((*pair)[d], name, d);
   }
 }
 
@@ -323,6 +394,56 @@ TEST_P(LstmCpuTest, FlagsAndTypes) {
       s.has_initial_c = flags >> 7 & 1;
       SCOPED_TRACE(::testing::Message() << "dtype " << type.dtype << " flags " << flags);
       Check(MakeProblem(s, flags), pool.Runtime(2));
+    }
+  }
+}
+
+// Both directions, and dropout masks, over the other flags.
+TEST_P(LstmCpuTest, DirectionsAndDropout) {
+  TestPool pool(3);
+  unsigned seed = 0;
+  for (int directions : {1, 2}) {
+    for (int masks : {0, 1, 4}) {
+      for (int recurrent_masks : {0, 1, 4}) {
+        if (directions == 1 && masks == 0 && recurrent_masks == 0) continue;
+        for (const auto& [type, weights] :
+             {std::pair(TFL_FLOAT32, TFL_FLOAT32), std::pair(TFL_FLOAT64, TFL_FLOAT64),
+              std::pair(TFL_FLOAT16, TFL_FLOAT16), std::pair(TFL_BFLOAT16, TFL_FLOAT32)}) {
+          for (int flags = 0; flags < 16; ++flags) {
+            tfl_lstm_spec s = Spec(flags % 3 == 0 ? 1 : 15, 6, 5, flags % 5 == 0 ? 64 : 35);
+            s.dtype = type, s.weight_dtype = weights;
+            s.num_directions = directions;
+            s.num_dropout_masks = masks;
+            s.num_recurrent_dropout_masks = recurrent_masks;
+            s.time_major = flags & 1;
+            s.return_sequences = flags >> 1 & 1;
+            s.has_mask = s.zero_output_for_mask = flags >> 2 & 1;
+            if (flags % 5 == 0) s.zero_output_for_mask = 0;
+            s.has_initial_h = s.has_initial_c = flags >> 3 & 1;
+            s.go_backwards = directions == 1 && flags % 2 == 0;
+            SCOPED_TRACE(::testing::Message()
+                         << directions << " directions, masks " << masks << " " << recurrent_masks
+                         << ", dtype " << type << ", flags " << flags);
+            Check(MakeProblem(s, ++seed), pool.Runtime(1 + flags % 4));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Sizes that need several chunks, panels and blocks, and every division of the work.
+TEST_P(LstmCpuTest, LargeDirectionsAndDropout) {
+  TestPool pool(3);
+  for (int64_t batch : {1, 70}) {
+    for (int masks : {0, 4}) {
+      for (int threads : {1, 2, 3, 4}) {
+        tfl_lstm_spec s = Spec(batch, batch == 1 ? 530 : 9, 30, 104);
+        s.num_directions = 2;
+        s.num_dropout_masks = s.num_recurrent_dropout_masks = masks;
+        SCOPED_TRACE(::testing::Message() << batch << " rows, " << threads << " threads");
+        Check(MakeProblem(s, threads), pool.Runtime(threads));
+      }
     }
   }
 }
@@ -449,23 +570,29 @@ TEST_P(LstmCpuTest, NullGradientsAreZerosOrNotWanted) {
   s.training = 1;
   tfl_lstm_sizes sizes;
   ASSERT_EQ(tfl_cpu_lstm_sizes(&s, 1, &sizes).code, TFL_OK);
-  Tensor x(s.dtype, p.in.x), w(s.dtype, p.in.kernel), r(s.dtype, p.in.recurrent_kernel);
-  Tensor b(s.dtype, p.in.bias), y(s.dtype, 3 * 4 * 18), h(s.dtype, 3 * 18), c(s.dtype, 3 * 18);
+  Tensor x(s.dtype, p.in.x), w(s.dtype, p.in.kernel[0]);
+  Tensor r(s.dtype, p.in.recurrent_kernel[0]);
+  Tensor b(s.dtype, p.in.bias[0]), y(s.dtype, 3 * 4 * 18), h(s.dtype, 3 * 18), c(s.dtype, 3 * 18);
   Scratch reserve(sizes.reserve_bytes), workspace(sizes.forward_workspace_bytes);
   Scratch backward(sizes.backward_workspace_bytes);
-  const tfl_lstm_inputs in = {x.data(), w.data(), r.data(), b.data(), nullptr, nullptr, nullptr};
-  const tfl_lstm_outputs out = {y.data(), h.data(), c.data(), reserve.data(), workspace.data()};
+  tfl_lstm_inputs in = {};
+  in.x = x.data(), in.kernel[0] = w.data(), in.recurrent_kernel[0] = r.data();
+  in.bias[0] = b.data();
+  tfl_lstm_outputs out = {};
+  out.output = y.data(), out.final_h[0] = h.data(), out.final_c[0] = c.data();
+  out.reserve = reserve.data(), out.workspace = workspace.data();
   const tfl_cpu_runtime runtime = {1, nullptr, nullptr};
   ASSERT_EQ(tfl_cpu_lstm_forward(&s, &in, &out, &runtime).code, TFL_OK);
-  Tensor dbias(s.dtype, 4 * 18), dc(s.dtype, p.grad.final_c);
-  const tfl_lstm_saved saved = {y.data(), reserve.data(), nullptr, nullptr, dc.data()};
-  const tfl_lstm_gradients only_bias = {nullptr, nullptr, nullptr,        dbias.data(),
-                                        nullptr, nullptr, backward.data()};
+  Tensor dbias(s.dtype, 4 * 18), dc(s.dtype, p.grad.final_c[0]);
+  tfl_lstm_saved saved = {};
+  saved.output = y.data(), saved.reserve = reserve.data(), saved.grad_final_c[0] = dc.data();
+  tfl_lstm_gradients only_bias = {};
+  only_bias.grad_bias[0] = dbias.data(), only_bias.workspace = backward.data();
   ASSERT_EQ(tfl_cpu_lstm_backward(&s, &in, &saved, &only_bias, &runtime).code, TFL_OK);
   reference::Outputs grad = p.grad;
   std::fill(grad.output.begin(), grad.output.end(), 0.0);
-  std::fill(grad.final_h.begin(), grad.final_h.end(), 0.0);
-  EXPECT_LE(RelativeError(dbias.Values(), reference::Backward(s, p.in, grad).bias), 3e-6);
+  std::fill(grad.final_h[0].begin(), grad.final_h[0].end(), 0.0);
+  EXPECT_LE(RelativeError(dbias.Values(), reference::Backward(s, p.in, grad).bias[0]), 3e-6);
 }
 
 TEST_P(LstmCpuTest, RefusesBadCalls) {
@@ -485,6 +612,15 @@ TEST_P(LstmCpuTest, RefusesBadCalls) {
   s = Spec(1, 2, 3, 4);
   s.dtype = static_cast<tfl_dtype>(9);
   EXPECT_EQ(code(s, 1, "dtype"), TFL_INVALID_ARGUMENT);
+  s = Spec(1, 2, 3, 4);
+  s.num_directions = 3;
+  EXPECT_EQ(code(s, 1, "num_directions"), TFL_INVALID_ARGUMENT);
+  s = Spec(1, 2, 3, 4);
+  s.num_directions = 2, s.go_backwards = 1;
+  EXPECT_EQ(code(s, 1, "go_backwards"), TFL_INVALID_ARGUMENT);
+  s = Spec(1, 2, 3, 4);
+  s.num_dropout_masks = 2;
+  EXPECT_EQ(code(s, 1, "num_dropout_masks"), TFL_INVALID_ARGUMENT);
   const int64_t huge = int64_t{1} << 62;
   for (int i = 0; i < 4; ++i) {
     for (int64_t large : {huge, INT64_MAX, int64_t{1} << 40}) {

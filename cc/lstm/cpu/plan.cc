@@ -81,6 +81,20 @@ tfl_status CheckSpec(const tfl_lstm_spec& spec) {
         "dtype %d",
         static_cast<int>(spec.weight_dtype), static_cast<int>(spec.dtype));
   }
+  if (spec.num_directions < 1 || spec.num_directions > TFL_MAX_DIRECTIONS) {
+    return InvalidArgument("num_directions must be 1 or 2, got %d", spec.num_directions);
+  }
+  if (spec.num_directions == 2 && spec.go_backwards) {
+    return InvalidArgument("go_backwards must not be set with two directions");
+  }
+  for (const int masks : {spec.num_dropout_masks, spec.num_recurrent_dropout_masks}) {
+    if (masks != 0 && masks != 1 && masks != 4) {
+      return InvalidArgument(
+          "num_dropout_masks and num_recurrent_dropout_masks must be 0, 1 or 4, "
+          "got %d",
+          masks);
+    }
+  }
   if (spec.activation < TFL_TANH || spec.activation > TFL_LINEAR) {
     return InvalidArgument("activation must be one of tfl_activation, got %d",
                            static_cast<int>(spec.activation));
@@ -99,12 +113,15 @@ void PlanTeam(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) {
                INT64_MAX / std::max<int64_t>(1, 4 * spec.hidden_size * plan->hidden_padded)) *
       4 * spec.hidden_size * plan->hidden_padded;
   const double whole_work = static_cast<double>(spec.steps) * spec.batch * 4 * plan->hidden_padded *
-                            (static_cast<double>(spec.input_size) + spec.hidden_size + 16);
+                            (static_cast<double>(spec.input_size) + spec.hidden_size + 16) *
+                            spec.num_directions;
   plan->shares = static_cast<int>(
       std::clamp<double>(whole_work / (8 * kMinShareWork), 1.0, std::max(num_threads, 1)));
   const int64_t row_tasks = std::min<int64_t>(spec.batch / kTileRows, plan->shares);
   if (step_work < kMinShareWork * 2) {
     plan->row_tasks = static_cast<int>(std::max<int64_t>(1, row_tasks));
+  } else if (spec.num_directions == 2 && plan->shares == 2) {
+    plan->row_tasks = 1;  // a direction each, and nobody waits at every step
   } else if (4 * spec.hidden_size * plan->hidden_padded <= kSmallRecurrent &&
              row_tasks >= plan->shares) {
     plan->row_tasks = static_cast<int>(row_tasks);
@@ -126,6 +143,8 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
     return InvalidArgument("num_threads must be at least 1, got %d", static_cast<int>(num_threads));
   }
   const int64_t batch = spec.batch, steps = spec.steps;
+  const int64_t masks = spec.num_dropout_masks;
+  const int64_t recurrent_masks = spec.num_recurrent_dropout_masks;
   const int64_t input = spec.input_size, hidden = spec.hidden_size;
   Sizes sizes;
   const int64_t padded = sizes.RoundUp(hidden, kUnitPadding);
@@ -144,7 +163,8 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   const int64_t element = compute == TFL_FLOAT64 ? 8 : 4;
   plan->hidden_padded = padded;
   plan->convert_x = spec.dtype != compute;
-  plan->copy_x = plan->convert_x || spec.has_mask;
+  plan->copy_chunk = plan->convert_x || masks > 0;
+  plan->copy_x = plan->copy_chunk || spec.has_mask;
   plan->convert_weights = spec.weight_dtype != compute;
   plan->plain_gates = padded == hidden;
   PlanTeam(spec, num_threads, plan);
@@ -172,12 +192,18 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   forward.recurrent = sizes.Append(sizes.Product({hidden, 4, padded}), element, bytes);
   forward.bias = sizes.Append(4 * padded, element, bytes);
   if (spec.has_mask) forward.first_valid = sizes.Append(batch, 8, bytes);
-  if (plan->convert_x) {
-    forward.x = sizes.Append(sizes.Product({plan->chunk_steps, batch, input}), element, bytes);
+  if (plan->copy_chunk) {
+    forward.x =
+        sizes.Append(sizes.Product({std::max<int64_t>(masks, 1), plan->chunk_steps, batch, input}),
+                     element, bytes);
   }
   if (plan->convert_weights) {
     forward.kernel = sizes.Append(kernel, element, bytes);
     forward.recurrent_kernel = sizes.Append(recurrent_kernel, element, bytes);
+  }
+  if (recurrent_masks > 0) {
+    forward.recurrent_mask = sizes.Append(sizes.Product({recurrent_masks, state}), element, bytes);
+    forward.dropped = sizes.Append(sizes.Product({2, recurrent_masks, state}), element, bytes);
   }
   forward.member = sizes.Append(member, element, bytes);
 
@@ -191,6 +217,11 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   const int64_t x = sizes.Product({steps, batch, input});
   if (plan->copy_x) backward.x = sizes.Append(x, element, bytes);
   if (plan->convert_x) backward.grad_x = sizes.Append(x, element, bytes);
+  if (masks > 0) backward.grad_x_part = sizes.Append(x, element, bytes);
+  if (recurrent_masks > 0) {
+    backward.recurrent_mask = sizes.Append(sizes.Product({recurrent_masks, state}), element, bytes);
+    backward.dropped = sizes.Append(sizes.Product({steps, state}), element, bytes);
+  }
   if (plan->convert_weights) {
     backward.kernel = sizes.Append(kernel, element, bytes);
     backward.recurrent_kernel = sizes.Append(recurrent_kernel, element, bytes);
@@ -201,6 +232,9 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   }
   backward.grad_bias = sizes.Append(4 * padded, element, bytes);
   backward.member = sizes.Append(member, element, bytes);
+  for (const int64_t part : {plan->reserve.bytes, forward.bytes, backward.bytes}) {
+    sizes.Product({part, spec.num_directions});
+  }
   return sizes.overflow() ? too_large : Ok();
 }
 

@@ -21,8 +21,9 @@ inline constexpr int64_t kBlockPanels = 8;
 inline constexpr int64_t kMemberScratch =
     kBlockDepth * (kBlockPanels * kMaxPanel + kBlockRows / 6 * 8);
 
-// Byte offsets into the reserve or workspace; each is a multiple of 64. Buffers of width H_p hold
-// hidden_padded units a row; elements are of the compute type: double for float64, else float.
+// Byte offsets into a direction's part of the reserve or workspace; each is a multiple of 64.
+// Buffers of width H_p hold hidden_padded units a row; elements are of the compute type: double for
+// float64, else float.
 struct ReserveLayout {
   int64_t gates = 0;   // [steps, batch, 4, H_p]  activated i, f, g, o
   int64_t cell = 0;    // [steps + 1, batch, H_p]  c before each step and after the last
@@ -37,9 +38,11 @@ struct ForwardLayout {
   int64_t recurrent = 0;         // packed recurrent_kernel
   int64_t bias = 0;              // [4, H_p]
   int64_t first_valid = 0;       // int64 [batch]                   if has_mask
-  int64_t x = 0;                 // [chunk_steps, batch, input]     if x is converted
+  int64_t x = 0;                 // [masks or 1, chunk_steps, batch, input]  if copy_chunk
   int64_t kernel = 0;            // [input, 4 hidden]               if weights are converted
   int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]              if weights are converted
+  int64_t recurrent_mask = 0;    // [masks, batch, H_p]             if recurrent dropout
+  int64_t dropped = 0;           // [2, batch, H_p, masks]          h * recurrent_mask, likewise
   int64_t member = 0;            // [shares, kMemberScratch]
   int64_t bytes = 0;
 };
@@ -54,6 +57,9 @@ struct BackwardLayout {
   int64_t kernel = 0;            // [input, 4 hidden]            if weights are converted
   int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]           if weights are converted
   int64_t grad_x = 0;            // [steps, batch, input]        if x is converted
+  int64_t grad_x_part = 0;       // [steps, batch, input]        if dropout
+  int64_t recurrent_mask = 0;    // [masks, batch, H_p]          if recurrent dropout
+  int64_t dropped = 0;           // [steps, batch, H_p]          h * a mask, likewise
   int64_t grad_kernel = 0;       // [max(input, hidden), 4, H_p] if converted or padded
   int64_t grad_bias = 0;         // [4, H_p]
   int64_t member = 0;            // [shares, kMemberScratch]
@@ -63,12 +69,14 @@ struct BackwardLayout {
 struct Plan {
   int64_t hidden_padded = 0;
   bool convert_x = false;        // dtype is not the compute type
-  bool copy_x = false;           // backward reads a copy: converted, or zeros at masked steps
+  bool copy_chunk = false;       // forward reads copies of x: converted, or with dropout
+  bool copy_x = false;           // backward too, and of masked steps zeros
   bool convert_weights = false;  // weight_dtype is not
   bool plain_gates = false;      // hidden_padded == hidden
   int shares = 1;                // places in the team
-  // Rows of the batch are independent: with few hidden units each share takes some rows through
-  // all steps. Else (0) every step is one phase whose tasks split the hidden units.
+  // Rows of the batch are independent, and directions too: with few hidden units each share takes
+  // some rows of a direction through all steps, in so many tasks a direction. Else (0) every step
+  // is one phase whose tasks split the hidden units.
   int row_tasks = 0;
   int step_tasks = 1;       // tasks per share of such a phase
   int64_t chunk_steps = 0;  // steps of the input projection that precede their recurrence

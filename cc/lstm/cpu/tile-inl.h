@@ -113,6 +113,44 @@ HWY_INLINE void RunTileRows(const Tile<T>& tile, int rows) {
   WithConstant<kTileRows>(rows, [&](auto constant) { RunTile<constant.value, kVectors>(tile); });
 }
 
+// As RunTile with four vectors, but vector v has a factor of its own: a[r][4 * p + v].
+template <int kRows, class T>
+HWY_NOINLINE void RunGatedTile(const Tile<T>& tile) {
+  const Tag<T> d;
+  constexpr int64_t kWidth = Width<T>();
+  hn::Vec<Tag<T>> acc[kRows][4];
+  const T* HWY_RESTRICT row[kRows];
+  TFL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    row[r] = tile.a[r];
+    TFL_UNROLL
+    for (int v = 0; v < 4; ++v) acc[r][v] = hn::LoadU(d, tile.from[r] + v * tile.from_stride);
+  }
+  const T* HWY_RESTRICT panel = tile.panel;
+  for (int64_t p = 0; p != 4 * tile.depth; p += 4, panel += 4 * kWidth) {
+    hn::Vec<Tag<T>> b[4];
+    TFL_UNROLL
+    for (int v = 0; v < 4; ++v) b[v] = hn::LoadU(d, panel + v * kWidth);
+    TFL_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      TFL_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        acc[r][v] = hn::MulAdd(hn::Set(d, row[r][p + v]), b[v], acc[r][v]);
+      }
+    }
+  }
+  TFL_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TFL_UNROLL
+    for (int v = 0; v < 4; ++v) hn::StoreU(acc[r][v], d, tile.to[r] + v * tile.to_stride);
+  }
+}
+
+template <class T>
+HWY_INLINE void RunGatedTileRows(const Tile<T>& tile, int rows) {
+  WithConstant<kTileRows>(rows, [&](auto constant) { RunGatedTile<constant.value>(tile); });
+}
+
 // Cuts rows into tiles of nearly equal height.
 struct TileRows {
   explicit TileRows(int64_t rows)

@@ -141,6 +141,31 @@ HWY_NOINLINE void WriteElements(tfl_dtype type, const T* from, int64_t count, vo
   }
 }
 
+// to = from * factors.
+template <class T>
+HWY_NOINLINE void MultiplyElements(tfl_dtype type, const void* factors, int64_t count,
+                                   const T* from, T* to) {
+  const Tag<T> d;
+  constexpr tfl_dtype kType = ComputeType<T>();
+  for (int64_t i = 0; i < count; i += Width<T>()) {
+    const auto factor = LoadPart(d, type, At(factors, type, i), count - i);
+    StorePart(d, hn::Mul(factor, LoadPart(d, kType, from + i, count - i)), kType, to + i,
+              count - i);
+  }
+}
+
+// Row `row` of the recurrent dropout masks, [masks, batch, hidden], into [masks, batch, padded].
+template <class T>
+void ReadRecurrentMasks(const tfl_lstm_spec& spec, const void* masks, int64_t padded, int64_t row,
+                        T* to) {
+  for (int64_t mask = 0; mask < spec.num_recurrent_dropout_masks; ++mask) {
+    const int64_t r = mask * spec.batch + row;
+    std::fill(to + r * padded + spec.hidden_size, to + (r + 1) * padded, T{0});
+    ReadElements(spec.dtype, At(masks, spec.dtype, r * spec.hidden_size), spec.hidden_size,
+                 to + r * padded);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tfl::cpu
 HWY_AFTER_NAMESPACE();

@@ -52,6 +52,20 @@ tfl_status CheckSpec(const tfl_lstm_spec& spec) {
                  "weight_dtype must be dtype (%d), or float32 below a 16-bit dtype; got %d",
                  spec.dtype, spec.weight_dtype);
   }
+  if (spec.num_directions < 1 || spec.num_directions > TFL_MAX_DIRECTIONS) {
+    return Error(TFL_INVALID_ARGUMENT, "num_directions must be 1 or 2; got %d",
+                 spec.num_directions);
+  }
+  if (spec.num_directions == 2 && spec.go_backwards) {
+    return Error(TFL_INVALID_ARGUMENT, "go_backwards must not be set with two directions");
+  }
+  for (int masks : {spec.num_dropout_masks, spec.num_recurrent_dropout_masks}) {
+    if (masks != 0 && masks != 1 && masks != 4) {
+      return Error(TFL_INVALID_ARGUMENT,
+                   "num_dropout_masks and num_recurrent_dropout_masks must be 0, 1 or 4; got %d",
+                   masks);
+    }
+  }
   for (tfl_activation activation : {spec.activation, spec.recurrent_activation}) {
     if (activation < TFL_TANH || activation > TFL_LINEAR) {
       return Error(TFL_INVALID_ARGUMENT, "activation must be a tfl_activation; got %d", activation);
@@ -73,11 +87,19 @@ tfl_status CheckInputs(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs)
   const bool rows = spec.batch != 0 && spec.steps != 0, hidden = spec.hidden_size != 0;
   const bool input = spec.input_size != 0, states = spec.batch != 0 && hidden;
   TFL_RETURN_IF_ERROR(Demand(inputs.x, rows && input, "x"));
-  TFL_RETURN_IF_ERROR(Demand(inputs.kernel, input && hidden, "kernel"));
-  TFL_RETURN_IF_ERROR(Demand(inputs.recurrent_kernel, hidden, "recurrent_kernel"));
-  TFL_RETURN_IF_ERROR(Demand(inputs.bias, spec.has_bias && hidden, "bias"));
-  TFL_RETURN_IF_ERROR(Demand(inputs.initial_h, spec.has_initial_h && states, "initial_h"));
-  TFL_RETURN_IF_ERROR(Demand(inputs.initial_c, spec.has_initial_c && states, "initial_c"));
+  for (int d = 0; d < spec.num_directions; ++d) {
+    TFL_RETURN_IF_ERROR(Demand(inputs.kernel[d], input && hidden, "kernel"));
+    TFL_RETURN_IF_ERROR(Demand(inputs.recurrent_kernel[d], hidden, "recurrent_kernel"));
+    TFL_RETURN_IF_ERROR(Demand(inputs.bias[d], spec.has_bias && hidden, "bias"));
+    TFL_RETURN_IF_ERROR(Demand(inputs.initial_h[d], spec.has_initial_h && states, "initial_h"));
+    TFL_RETURN_IF_ERROR(Demand(inputs.initial_c[d], spec.has_initial_c && states, "initial_c"));
+    TFL_RETURN_IF_ERROR(Demand(inputs.dropout_mask[d],
+                               spec.num_dropout_masks > 0 && spec.batch != 0 && input,
+                               "dropout_mask"));
+    TFL_RETURN_IF_ERROR(Demand(inputs.recurrent_dropout_mask[d],
+                               spec.num_recurrent_dropout_masks > 0 && states,
+                               "recurrent_dropout_mask"));
+  }
   return Demand(inputs.mask, spec.has_mask && rows, "mask");
 }
 
@@ -85,8 +107,10 @@ tfl_status CheckOutputs(const tfl_lstm_spec& spec, const tfl_lstm_outputs& outpu
   const bool states = spec.batch != 0 && spec.hidden_size != 0;
   TFL_RETURN_IF_ERROR(
       Demand(outputs.output, states && (spec.steps != 0 || !spec.return_sequences), "output"));
-  TFL_RETURN_IF_ERROR(Demand(outputs.final_h, states, "final_h"));
-  TFL_RETURN_IF_ERROR(Demand(outputs.final_c, states, "final_c"));
+  for (int d = 0; d < spec.num_directions; ++d) {
+    TFL_RETURN_IF_ERROR(Demand(outputs.final_h[d], states, "final_h"));
+    TFL_RETURN_IF_ERROR(Demand(outputs.final_c[d], states, "final_c"));
+  }
   if (!states || spec.steps == 0) return Ok();
   TFL_RETURN_IF_ERROR(Demand(outputs.reserve, spec.training, "reserve"));
   return Demand(outputs.workspace, true, "workspace");

@@ -69,6 +69,31 @@ __global__ void PreviousHiddenKernel(PreviousHidden a, int64_t batch, int64_t st
   }
 }
 
+__device__ int64_t MaskIndex(const DropoutRows& shape, int64_t i) {
+  const int64_t row = i / shape.width;
+  return row / shape.rows_a_batch % shape.batch * shape.width + (i - row * shape.width);
+}
+
+template <typename T>
+__global__ void DropKernel(DropoutRows shape, const T* __restrict__ from,
+                           const T* __restrict__ mask, T* __restrict__ to) {
+  const int64_t count = shape.rows * shape.width, stride = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    to[i] = FromAccumulator<T>(ToAccumulator(from[i]) * ToAccumulator(mask[MaskIndex(shape, i)]));
+  }
+}
+
+template <typename T>
+__global__ void AddDroppedKernel(DropoutRows shape, const Accumulator<T>* __restrict__ part,
+                                 const T* __restrict__ mask, bool accumulate,
+                                 Accumulator<T>* __restrict__ sum) {
+  const int64_t count = shape.rows * shape.width, stride = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const Accumulator<T> share = part[i] * ToAccumulator(mask[MaskIndex(shape, i)]);
+    sum[i] = accumulate ? sum[i] + share : share;
+  }
+}
+
 // Stage one: a block sums 32 columns over a chunk of rows; stage two: over the chunks.
 constexpr int kSumColumns = 32;
 constexpr int kSumRows = 16;
@@ -169,6 +194,32 @@ tfl_status WritePreviousHidden(const tfl_lstm_spec& spec, const PreviousHidden& 
     launch(uint16_t{});
   }
   return LaunchStatus("PreviousHiddenKernel");
+}
+
+tfl_status Drop(const DropoutRows& shape, const void* from, const void* mask, void* to,
+                cudaStream_t stream) {
+  const int64_t count = shape.rows * shape.width;
+  if (count == 0) return Ok();
+  DispatchType(shape.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DropKernel<T><<<BlocksFor(count), kThreads, 0, stream>>>(
+        shape, static_cast<const T*>(from), static_cast<const T*>(mask), static_cast<T*>(to));
+  });
+  return LaunchStatus("DropKernel");
+}
+
+tfl_status AddDropped(const DropoutRows& shape, const void* part, const void* mask, bool accumulate,
+                      void* sum, cudaStream_t stream) {
+  const int64_t count = shape.rows * shape.width;
+  if (count == 0) return Ok();
+  DispatchType(shape.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    AddDroppedKernel<T><<<BlocksFor(count), kThreads, 0, stream>>>(
+        shape, static_cast<const A*>(part), static_cast<const T*>(mask), accumulate,
+        static_cast<A*>(sum));
+  });
+  return LaunchStatus("AddDroppedKernel");
 }
 
 int64_t ColumnSumWorkspaceBytes(int64_t rows, int64_t columns, tfl_dtype dtype) {

@@ -33,6 +33,21 @@ struct PreviousHidden {
 tfl_status WritePreviousHidden(const tfl_lstm_spec& spec, const PreviousHidden& arguments,
                                cudaStream_t stream);
 
+// Dropout: row r of [rows, width] has the factors of batch element r / rows_a_batch % batch in
+// mask, dtype [batch, width]. Drop: to = from * mask, all of dtype. AddDropped: sum = (sum +) part
+// * mask, both of dtype's accumulator type.
+struct DropoutRows {
+  tfl_dtype dtype;
+  int64_t rows;
+  int64_t width;
+  int64_t batch;
+  int64_t rows_a_batch;  // steps, or 1 where the batch is the inner dimension
+};
+tfl_status Drop(const DropoutRows& shape, const void* from, const void* mask, void* to,
+                cudaStream_t stream);
+tfl_status AddDropped(const DropoutRows& shape, const void* part, const void* mask, bool accumulate,
+                      void* sum, cudaStream_t stream);
+
 // sums[column] = the sum of matrix[rows, columns] over its rows, in an order that does not depend
 // on timing.
 int64_t ColumnSumWorkspaceBytes(int64_t rows, int64_t columns, tfl_dtype dtype);

@@ -1,5 +1,6 @@
 // The CUDA entry points of lstm.h: the input projection before the recurrence, the weight and input
 // gradients after it, and the division of the workspace. The recurrence is a family's (plan.h).
+// Directions run one after the other in the same scratch.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -21,6 +22,9 @@ namespace tfl::cuda {
 namespace {
 
 int64_t Rows(const tfl_lstm_spec& spec) { return spec.batch * spec.steps; }
+int64_t XBytes(const tfl_lstm_spec& spec, tfl_dtype dtype) {
+  return Rows(spec) * spec.input_size * SizeOf(dtype);
+}
 bool NothingRuns(const tfl_lstm_spec& spec) { return Rows(spec) == 0 || spec.hidden_size == 0; }
 
 // The projection stays in the accumulator's type: rounding it would cost more accuracy than a
@@ -38,6 +42,7 @@ struct ForwardWorkspace {
   void* recurrence;
   void* gemm;
   void* kernel;
+  void* dropped;  // x times a dropout mask
   int64_t bytes;
 
   ForwardWorkspace(const tfl_lstm_spec& spec, int64_t recurrence_bytes, void* base) {
@@ -47,9 +52,16 @@ struct ForwardWorkspace {
     Arena products(recurrence);
     gemm = products.Take(kGemmWorkspaceBytes);
     kernel = products.Take(ConvertedKernelBytes(spec));
+    dropped = products.Take(spec.num_dropout_masks == 0 ? 0 : XBytes(spec, spec.dtype));
     bytes = lasting.used() + std::max(products.used(), Align(recurrence_bytes));
   }
 };
+
+// Whether grad_x is a sum of several products, and has no room for it itself.
+bool GradXIsSummed(const tfl_lstm_spec& spec) {
+  return (spec.num_directions > 1 || spec.num_dropout_masks > 0) &&
+         AccumulatorOf(spec.dtype) != spec.dtype;
+}
 
 struct BackwardWorkspace {
   void* grad_gates;
@@ -58,6 +70,8 @@ struct BackwardWorkspace {
   void* gemm;
   void* kernel;
   void* column_sum;
+  void* grad_x;   // accumulator type, if GradXIsSummed
+  void* dropped;  // x or h times a dropout mask; a product that one awaits
   int64_t bytes;
 
   BackwardWorkspace(const tfl_lstm_spec& spec, int64_t recurrence_bytes, void* base) {
@@ -65,11 +79,16 @@ struct BackwardWorkspace {
     Arena lasting(base);
     grad_gates = lasting.Take(4 * rows * hidden * SizeOf(spec.dtype));
     previous_h = lasting.Take(rows * hidden * SizeOf(spec.dtype));
+    const tfl_dtype wide = AccumulatorOf(spec.dtype);
+    grad_x = lasting.Take(GradXIsSummed(spec) ? XBytes(spec, wide) : 0);
     recurrence = lasting.Take(0);
     Arena products(recurrence);
     gemm = products.Take(kGemmWorkspaceBytes);
     kernel = products.Take(ConvertedKernelBytes(spec));
     column_sum = products.Take(ColumnSumWorkspaceBytes(rows, 4 * hidden, spec.dtype));
+    dropped = products.Take(
+        std::max(spec.num_dropout_masks == 0 ? 0 : XBytes(spec, wide),
+                 spec.num_recurrent_dropout_masks == 0 ? 0 : rows * hidden * SizeOf(spec.dtype)));
     bytes = lasting.used() + std::max(products.used(), Align(recurrence_bytes));
   }
 };
@@ -124,9 +143,13 @@ tfl_status CopyState(const tfl_lstm_spec& spec, const void* from, void* to, cuda
 
 tfl_status ForwardOfNothing(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
                             const tfl_lstm_outputs& outputs, cudaStream_t stream) {
-  TFL_RETURN_IF_ERROR(CopyState(spec, inputs.initial_h, outputs.final_h, stream));
-  TFL_RETURN_IF_ERROR(CopyState(spec, inputs.initial_c, outputs.final_c, stream));
-  return spec.return_sequences ? Ok() : CopyState(spec, nullptr, outputs.output, stream);
+  for (int d = 0; d < spec.num_directions; ++d) {
+    TFL_RETURN_IF_ERROR(CopyState(spec, inputs.initial_h[d], outputs.final_h[d], stream));
+    TFL_RETURN_IF_ERROR(CopyState(spec, inputs.initial_c[d], outputs.final_c[d], stream));
+  }
+  if (spec.return_sequences) return Ok();
+  const int64_t states = spec.num_directions * spec.batch * spec.hidden_size;
+  return Clear(outputs.output, states * SizeOf(spec.dtype), stream);
 }
 
 tfl_status BackwardOfNothing(const tfl_lstm_spec& spec, const tfl_lstm_saved& saved,
@@ -134,11 +157,18 @@ tfl_status BackwardOfNothing(const tfl_lstm_spec& spec, const tfl_lstm_saved& sa
   const int64_t hidden = spec.hidden_size, weight = SizeOf(spec.weight_dtype);
   TFL_RETURN_IF_ERROR(
       Clear(gradients.grad_x, Rows(spec) * spec.input_size * SizeOf(spec.dtype), stream));
-  TFL_RETURN_IF_ERROR(Clear(gradients.grad_kernel, 4 * spec.input_size * hidden * weight, stream));
-  TFL_RETURN_IF_ERROR(Clear(gradients.grad_recurrent_kernel, 4 * hidden * hidden * weight, stream));
-  TFL_RETURN_IF_ERROR(Clear(gradients.grad_bias, 4 * hidden * weight, stream));
-  TFL_RETURN_IF_ERROR(CopyState(spec, saved.grad_final_h, gradients.grad_initial_h, stream));
-  return CopyState(spec, saved.grad_final_c, gradients.grad_initial_c, stream);
+  for (int d = 0; d < spec.num_directions; ++d) {
+    TFL_RETURN_IF_ERROR(
+        Clear(gradients.grad_kernel[d], 4 * spec.input_size * hidden * weight, stream));
+    TFL_RETURN_IF_ERROR(
+        Clear(gradients.grad_recurrent_kernel[d], 4 * hidden * hidden * weight, stream));
+    TFL_RETURN_IF_ERROR(Clear(gradients.grad_bias[d], 4 * hidden * weight, stream));
+    TFL_RETURN_IF_ERROR(
+        CopyState(spec, saved.grad_final_h[d], gradients.grad_initial_h[d], stream));
+    TFL_RETURN_IF_ERROR(
+        CopyState(spec, saved.grad_final_c[d], gradients.grad_initial_c[d], stream));
+  }
+  return Ok();
 }
 
 // Gives *kernel: the input weights in spec.dtype, converted into scratch where they differ.
@@ -151,21 +181,50 @@ tfl_status KernelInDtype(const tfl_lstm_spec& spec, const void* given, void* scr
                  4 * spec.input_size * spec.hidden_size, stream);
 }
 
-tfl_status Forward(const tfl_lstm_spec& given, const tfl_lstm_inputs& inputs,
-                   const tfl_lstm_outputs& outputs, const tfl_cuda_runtime& runtime) {
-  tfl_lstm_spec spec = given;
-  TFL_RETURN_IF_ERROR(CheckSpec(spec));
-  TFL_RETURN_IF_ERROR(CheckInputs(spec, inputs));
-  TFL_RETURN_IF_ERROR(CheckOutputs(spec, outputs));
-  const auto stream = static_cast<cudaStream_t>(runtime.stream);
-  if (NothingRuns(spec)) return ForwardOfNothing(spec, inputs, outputs, stream);
-  Plan plan;
-  TFL_RETURN_IF_ERROR(PlanFor(spec, runtime.device, &plan));
-  const ForwardWorkspace workspace(spec, plan.forward->forward_workspace_bytes(spec),
-                                   AlignedBase(outputs.workspace));
+const void* At(const void* base, int64_t elements, tfl_dtype dtype) {
+  return base == nullptr ? nullptr : static_cast<const char*>(base) + elements * SizeOf(dtype);
+}
+void* At(void* base, int64_t elements, tfl_dtype dtype) {
+  return const_cast<void*>(At(const_cast<const void*>(base), elements, dtype));
+}
 
+// The spec as direction d reads x by it.
+tfl_lstm_spec DirectionSpec(tfl_lstm_spec spec, int d) {
+  if (d == 1) spec.go_backwards = 1;
+  return spec;
+}
+int64_t OutputStride(const tfl_lstm_spec& spec) { return spec.num_directions * spec.hidden_size; }
+
+// A tensor over time of `width` a row, as rows for its dropout masks.
+DropoutRows MaskedRows(const tfl_lstm_spec& spec, int64_t width) {
+  return {spec.dtype, Rows(spec), width, spec.batch, spec.time_major ? 1 : spec.steps};
+}
+
+// c = a b of one direction, or of each gate by itself where a has a dropout mask for each: b and c
+// then hold the gates' columns side by side.
+tfl_status GatedGemm(const Gemm& gemm, const DropoutRows& rows, const void* masks, int num_masks,
+                     int64_t hidden, void* dropped, int device, void* workspace,
+                     cudaStream_t stream) {
+  if (num_masks == 0) return RunGemm(gemm, device, workspace, stream);
+  for (int gate = 0; gate < num_masks; ++gate) {
+    TFL_RETURN_IF_ERROR(
+        Drop(rows, gemm.a, At(masks, gate * rows.batch * rows.width, rows.dtype), dropped, stream));
+    Gemm part = gemm;
+    part.a = dropped;
+    if (num_masks == 4) part.n = hidden;
+    part.b = At(gemm.b, gate * hidden, gemm.input_dtype);
+    part.c = At(gemm.c, gate * hidden, gemm.output_dtype);
+    TFL_RETURN_IF_ERROR(RunGemm(part, device, workspace, stream));
+  }
+  return Ok();
+}
+
+tfl_status ForwardDirection(const tfl_lstm_spec& spec, int d, const Plan& plan,
+                            const tfl_lstm_inputs& inputs, const tfl_lstm_outputs& outputs,
+                            const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime) {
+  const auto stream = static_cast<cudaStream_t>(runtime.stream);
   const void* kernel;
-  TFL_RETURN_IF_ERROR(KernelInDtype(spec, inputs.kernel, workspace.kernel, stream, &kernel));
+  TFL_RETURN_IF_ERROR(KernelInDtype(spec, inputs.kernel[d], workspace.kernel, stream, &kernel));
   Gemm projection = {};
   projection.m = Rows(spec);
   projection.n = 4 * spec.hidden_size;
@@ -178,32 +237,100 @@ tfl_status Forward(const tfl_lstm_spec& given, const tfl_lstm_inputs& inputs,
   projection.input_dtype = spec.dtype;
   projection.output_dtype = ProjectionType(spec);
   projection.allow_tf32 = spec.allow_tf32 != 0;
-  TFL_RETURN_IF_ERROR(RunGemm(projection, runtime.device, workspace.gemm, stream));
+  TFL_RETURN_IF_ERROR(GatedGemm(projection, MaskedRows(spec, spec.input_size),
+                                inputs.dropout_mask[d], spec.num_dropout_masks, spec.hidden_size,
+                                workspace.dropped, runtime.device, workspace.gemm, stream));
 
   ForwardRecurrence call = {};
-  call.spec = spec;
+  call.spec = DirectionSpec(spec, d);
   call.projection = workspace.projection;
   call.projection_dtype = ProjectionType(spec);
-  call.recurrent_kernel = inputs.recurrent_kernel;
-  call.bias = spec.has_bias ? inputs.bias : nullptr;
-  call.initial_h = spec.has_initial_h ? inputs.initial_h : nullptr;
-  call.initial_c = spec.has_initial_c ? inputs.initial_c : nullptr;
+  call.recurrent_kernel = inputs.recurrent_kernel[d];
+  call.bias = spec.has_bias ? inputs.bias[d] : nullptr;
+  call.initial_h = spec.has_initial_h ? inputs.initial_h[d] : nullptr;
+  call.initial_c = spec.has_initial_c ? inputs.initial_c[d] : nullptr;
   call.mask = spec.has_mask ? inputs.mask : nullptr;
-  call.output = outputs.output;
-  call.final_h = outputs.final_h;
-  call.final_c = outputs.final_c;
-  call.reserve = spec.training ? outputs.reserve : nullptr;
+  call.recurrent_dropout_mask = inputs.recurrent_dropout_mask[d];
+  call.output = At(outputs.output, d * spec.hidden_size, spec.dtype);
+  call.output_stride = OutputStride(spec);
+  call.output_reversed = d == 1;
+  call.final_h = outputs.final_h[d];
+  call.final_c = outputs.final_c[d];
+  if (spec.training) {
+    call.reserve =
+        static_cast<char*>(outputs.reserve) + d * Align(plan.forward->reserve_bytes(spec));
+  }
   call.workspace = workspace.recurrence;
   call.device = runtime.device;
   return plan.forward->forward(call, stream);
 }
 
+tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
+                   const tfl_lstm_outputs& outputs, const tfl_cuda_runtime& runtime) {
+  TFL_RETURN_IF_ERROR(CheckSpec(spec));
+  TFL_RETURN_IF_ERROR(CheckInputs(spec, inputs));
+  TFL_RETURN_IF_ERROR(CheckOutputs(spec, outputs));
+  if (NothingRuns(spec)) {
+    return ForwardOfNothing(spec, inputs, outputs, static_cast<cudaStream_t>(runtime.stream));
+  }
+  Plan plan;
+  TFL_RETURN_IF_ERROR(PlanFor(spec, runtime.device, &plan));
+  const ForwardWorkspace workspace(spec, plan.forward->forward_workspace_bytes(spec),
+                                   AlignedBase(outputs.workspace));
+  for (int d = 0; d < spec.num_directions; ++d) {
+    TFL_RETURN_IF_ERROR(ForwardDirection(spec, d, plan, inputs, outputs, workspace, runtime));
+  }
+  return Ok();
+}
+
+// Direction d's share of grad_x, set or (from the second on) added.
+tfl_status InputGradient(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inputs,
+                         const tfl_lstm_gradients& gradients, const BackwardWorkspace& workspace,
+                         int device, cudaStream_t stream) {
+  const int64_t gates = 4 * spec.hidden_size;
+  const int masks = spec.num_dropout_masks;
+  const bool summed = GradXIsSummed(spec);
+  void* sum = summed ? workspace.grad_x : gradients.grad_x;
+  const void* kernel;
+  TFL_RETURN_IF_ERROR(KernelInDtype(spec, inputs.kernel[d], workspace.kernel, stream, &kernel));
+  Gemm gemm = {};
+  gemm.m = Rows(spec);
+  gemm.n = gemm.ldc = spec.input_size;
+  gemm.k = gemm.lda = gemm.ldb = gates;
+  gemm.a = workspace.grad_gates;
+  gemm.b = kernel;
+  gemm.transpose_b = true;
+  gemm.c = sum;
+  gemm.accumulate = d > 0;
+  gemm.input_dtype = spec.dtype;
+  gemm.output_dtype = summed ? AccumulatorOf(spec.dtype) : spec.dtype;
+  gemm.allow_tf32 = spec.allow_tf32 != 0;
+  if (masks == 0) {
+    TFL_RETURN_IF_ERROR(RunGemm(gemm, device, workspace.gemm, stream));
+  }
+  const DropoutRows rows = MaskedRows(spec, spec.input_size);
+  for (int gate = 0; gate < masks; ++gate) {
+    Gemm part = gemm;
+    if (masks == 4) part.k = spec.hidden_size;
+    part.a = At(gemm.a, gate * spec.hidden_size, spec.dtype);
+    part.b = At(gemm.b, gate * spec.hidden_size, spec.dtype);
+    part.c = workspace.dropped;
+    part.accumulate = false;
+    TFL_RETURN_IF_ERROR(RunGemm(part, device, workspace.gemm, stream));
+    const void* mask = At(inputs.dropout_mask[d], gate * rows.batch * rows.width, spec.dtype);
+    TFL_RETURN_IF_ERROR(AddDropped(rows, workspace.dropped, mask, d > 0 || gate > 0, sum, stream));
+  }
+  if (!summed || d + 1 < spec.num_directions) return Ok();
+  return Convert(sum, AccumulatorOf(spec.dtype), gradients.grad_x, spec.dtype,
+                 Rows(spec) * spec.input_size, stream);
+}
+
 // grad_kernel, grad_recurrent_kernel, grad_bias and grad_x from the gate gradients.
-tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
+tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inputs,
                                    const tfl_lstm_gradients& gradients,
                                    const BackwardWorkspace& workspace, int device,
                                    cudaStream_t stream) {
-  const int64_t rows = Rows(spec), gates = 4 * spec.hidden_size;
+  const int64_t rows = Rows(spec), hidden = spec.hidden_size, gates = 4 * hidden;
   Gemm gemm = {};
   gemm.n = gates;
   gemm.k = rows;
@@ -213,38 +340,60 @@ tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, const tfl_lstm_inp
   gemm.input_dtype = spec.dtype;
   gemm.output_dtype = spec.weight_dtype;
   gemm.allow_tf32 = spec.allow_tf32 != 0;
-  if (gradients.grad_kernel != nullptr) {
+  if (gradients.grad_kernel[d] != nullptr) {
     gemm.m = gemm.lda = spec.input_size;
     gemm.a = inputs.x;
-    gemm.c = gradients.grad_kernel;
-    TFL_RETURN_IF_ERROR(RunGemm(gemm, device, workspace.gemm, stream));
+    gemm.c = gradients.grad_kernel[d];
+    TFL_RETURN_IF_ERROR(GatedGemm(gemm, MaskedRows(spec, spec.input_size), inputs.dropout_mask[d],
+                                  spec.num_dropout_masks, hidden, workspace.dropped, device,
+                                  workspace.gemm, stream));
   }
-  if (gradients.grad_recurrent_kernel != nullptr) {
-    gemm.m = gemm.lda = spec.hidden_size;
+  if (gradients.grad_recurrent_kernel[d] != nullptr) {
+    gemm.m = gemm.lda = hidden;
     gemm.a = workspace.previous_h;
-    gemm.c = gradients.grad_recurrent_kernel;
-    TFL_RETURN_IF_ERROR(RunGemm(gemm, device, workspace.gemm, stream));
+    gemm.c = gradients.grad_recurrent_kernel[d];
+    TFL_RETURN_IF_ERROR(GatedGemm(gemm, MaskedRows(spec, hidden), inputs.recurrent_dropout_mask[d],
+                                  spec.num_recurrent_dropout_masks, hidden, workspace.dropped,
+                                  device, workspace.gemm, stream));
   }
-  if (gradients.grad_bias != nullptr) {
+  if (gradients.grad_bias[d] != nullptr) {
     TFL_RETURN_IF_ERROR(ColumnSum(workspace.grad_gates, spec.dtype, rows, gates,
-                                  gradients.grad_bias, spec.weight_dtype, workspace.column_sum,
+                                  gradients.grad_bias[d], spec.weight_dtype, workspace.column_sum,
                                   stream));
   }
-  if (gradients.grad_x != nullptr) {
-    const void* kernel;
-    TFL_RETURN_IF_ERROR(KernelInDtype(spec, inputs.kernel, workspace.kernel, stream, &kernel));
-    gemm.m = rows;
-    gemm.n = gemm.ldc = spec.input_size;
-    gemm.k = gemm.lda = gemm.ldb = gates;
-    gemm.a = workspace.grad_gates;
-    gemm.transpose_a = false;
-    gemm.b = kernel;
-    gemm.transpose_b = true;
-    gemm.c = gradients.grad_x;
-    gemm.output_dtype = spec.dtype;
-    TFL_RETURN_IF_ERROR(RunGemm(gemm, device, workspace.gemm, stream));
-  }
-  return Ok();
+  if (gradients.grad_x == nullptr) return Ok();
+  return InputGradient(spec, d, inputs, gradients, workspace, device, stream);
+}
+
+tfl_status BackwardDirection(const tfl_lstm_spec& spec, int d, const Plan& plan,
+                             const tfl_lstm_inputs& inputs, const tfl_lstm_saved& saved,
+                             const tfl_lstm_gradients& gradients,
+                             const BackwardWorkspace& workspace, const tfl_cuda_runtime& runtime) {
+  const auto stream = static_cast<cudaStream_t>(runtime.stream);
+  BackwardRecurrence call = {};
+  call.spec = DirectionSpec(spec, d);
+  call.recurrent_kernel = inputs.recurrent_kernel[d];
+  call.initial_h = spec.has_initial_h ? inputs.initial_h[d] : nullptr;
+  call.initial_c = spec.has_initial_c ? inputs.initial_c[d] : nullptr;
+  call.mask = spec.has_mask ? inputs.mask : nullptr;
+  call.recurrent_dropout_mask = inputs.recurrent_dropout_mask[d];
+  call.output = At(saved.output, d * spec.hidden_size, spec.dtype);
+  call.reserve =
+      static_cast<const char*>(saved.reserve) + d * Align(plan.forward->reserve_bytes(spec));
+  call.grad_output = At(saved.grad_output, d * spec.hidden_size, spec.dtype);
+  call.output_stride = OutputStride(spec);
+  call.output_reversed = d == 1;
+  call.grad_final_h = saved.grad_final_h[d];
+  call.grad_final_c = saved.grad_final_c[d];
+  call.grad_gates = workspace.grad_gates;
+  call.grad_gates_dtype = spec.dtype;
+  call.previous_h = gradients.grad_recurrent_kernel[d] == nullptr ? nullptr : workspace.previous_h;
+  call.grad_initial_h = gradients.grad_initial_h[d];
+  call.grad_initial_c = gradients.grad_initial_c[d];
+  call.workspace = workspace.recurrence;
+  call.device = runtime.device;
+  TFL_RETURN_IF_ERROR(plan.backward->backward(call, stream));
+  return WeightAndInputGradients(spec, d, inputs, gradients, workspace, runtime.device, stream);
 }
 
 tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
@@ -253,8 +402,9 @@ tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   TFL_RETURN_IF_ERROR(CheckSpec(spec));
   TFL_RETURN_IF_ERROR(CheckInputs(spec, inputs));
   TFL_RETURN_IF_ERROR(CheckSaved(spec, saved));
-  const auto stream = static_cast<cudaStream_t>(runtime.stream);
-  if (NothingRuns(spec)) return BackwardOfNothing(spec, saved, gradients, stream);
+  if (NothingRuns(spec)) {
+    return BackwardOfNothing(spec, saved, gradients, static_cast<cudaStream_t>(runtime.stream));
+  }
   if (gradients.workspace == nullptr) {
     return Error(TFL_INVALID_ARGUMENT, "workspace must not be null");
   }
@@ -262,26 +412,11 @@ tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   TFL_RETURN_IF_ERROR(PlanFor(spec, runtime.device, &plan));
   const BackwardWorkspace workspace(spec, plan.backward->backward_workspace_bytes(spec),
                                     AlignedBase(gradients.workspace));
-  BackwardRecurrence call = {};
-  call.spec = spec;
-  call.recurrent_kernel = inputs.recurrent_kernel;
-  call.initial_h = spec.has_initial_h ? inputs.initial_h : nullptr;
-  call.initial_c = spec.has_initial_c ? inputs.initial_c : nullptr;
-  call.mask = spec.has_mask ? inputs.mask : nullptr;
-  call.output = saved.output;
-  call.reserve = saved.reserve;
-  call.grad_output = saved.grad_output;
-  call.grad_final_h = saved.grad_final_h;
-  call.grad_final_c = saved.grad_final_c;
-  call.grad_gates = workspace.grad_gates;
-  call.grad_gates_dtype = spec.dtype;
-  call.previous_h = gradients.grad_recurrent_kernel == nullptr ? nullptr : workspace.previous_h;
-  call.grad_initial_h = gradients.grad_initial_h;
-  call.grad_initial_c = gradients.grad_initial_c;
-  call.workspace = workspace.recurrence;
-  call.device = runtime.device;
-  TFL_RETURN_IF_ERROR(plan.backward->backward(call, stream));
-  return WeightAndInputGradients(spec, inputs, gradients, workspace, runtime.device, stream);
+  for (int d = 0; d < spec.num_directions; ++d) {
+    TFL_RETURN_IF_ERROR(
+        BackwardDirection(spec, d, plan, inputs, saved, gradients, workspace, runtime));
+  }
+  return Ok();
 }
 
 tfl_status DemandAll(std::initializer_list<std::pair<const char*, const void*>> arguments) {
@@ -301,7 +436,7 @@ tfl_status Sizes(const tfl_lstm_spec& spec, int device, tfl_lstm_sizes* sizes) {
       ForwardWorkspace(spec, plan.forward->forward_workspace_bytes(spec), nullptr).bytes +
       kAlignment;
   if (spec.training) {
-    sizes->reserve_bytes = plan.forward->reserve_bytes(spec);
+    sizes->reserve_bytes = spec.num_directions * Align(plan.forward->reserve_bytes(spec));
     sizes->backward_workspace_bytes =
         BackwardWorkspace(spec, plan.backward->backward_workspace_bytes(spec), nullptr).bytes +
         kAlignment;

@@ -83,6 +83,7 @@ Tensors FastRandomTensors(const tfl_lstm_spec& spec) {
 
 void Run(const Shape& shape, const std::string& dtype, const std::string& family, int replays) {
   tfl_lstm_spec spec = {};
+  spec.num_directions = 1;
   spec.batch = shape[0];
   spec.steps = shape[1];
   spec.input_size = shape[2];

@@ -44,6 +44,7 @@ const char* Name(tfl_dtype dtype) {
 
 tfl_lstm_spec Spec(int64_t batch, int64_t steps, int64_t input, int64_t hidden, tfl_dtype dtype) {
   tfl_lstm_spec spec = {};
+  spec.num_directions = 1;
   spec.batch = batch;
   spec.steps = steps;
   spec.input_size = input;
@@ -56,15 +57,18 @@ tfl_lstm_spec Spec(int64_t batch, int64_t steps, int64_t input, int64_t hidden, 
 }
 
 std::string Describe(const tfl_lstm_spec& s) {
-  char text[256];
-  std::snprintf(text, sizeof(text),
-                "B%lld T%lld I%lld H%lld %s weights %s act %d %d time_major %d backwards %d "
-                "sequences %d zero %d bias %d mask %d h0 %d c0 %d training %d tf32 %d",
-                static_cast<long long>(s.batch), static_cast<long long>(s.steps),
-                static_cast<long long>(s.input_size), static_cast<long long>(s.hidden_size),
-                Name(s.dtype), Name(s.weight_dtype), s.activation, s.recurrent_activation,
-                s.time_major, s.go_backwards, s.return_sequences, s.zero_output_for_mask,
-                s.has_bias, s.has_mask, s.has_initial_h, s.has_initial_c, s.training, s.allow_tf32);
+  char text[384];
+  std::snprintf(
+      text, sizeof(text),
+      "B%lld T%lld I%lld H%lld %s weights %s act %d %d time_major %d backwards %d "
+      "sequences %d zero %d bias %d mask %d h0 %d c0 %d training %d tf32 %d directions %d "
+      "dropout masks %d recurrent %d",
+      static_cast<long long>(s.batch), static_cast<long long>(s.steps),
+      static_cast<long long>(s.input_size), static_cast<long long>(s.hidden_size), Name(s.dtype),
+      Name(s.weight_dtype), s.activation, s.recurrent_activation, s.time_major, s.go_backwards,
+      s.return_sequences, s.zero_output_for_mask, s.has_bias, s.has_mask, s.has_initial_h,
+      s.has_initial_c, s.training, s.allow_tf32, s.num_directions, s.num_dropout_masks,
+      s.num_recurrent_dropout_masks);
   return text;
 }
 
@@ -198,6 +202,32 @@ TEST_P(AllFamilies, OddSizesAndRandomFlags) {
   if (ran == 0) GTEST_SKIP() << "no size for " << family();
 }
 
+// Both directions and dropout masks, of x and of h.
+TEST_P(AllFamilies, DirectionsAndDropout) {
+  SKIP_WITHOUT_GPU();
+  std::mt19937 engine(20261203);
+  const uint8_t masks[] = {0, 1, 4};
+  const int64_t hidden[] = {1, 17, 64, 100, 256};
+  int ran = 0;
+  for (int directions : {1, 2}) {
+    for (uint8_t x_masks : masks) {
+      for (uint8_t h_masks : masks) {
+        for (int64_t h : hidden) {
+          tfl_lstm_spec spec = RandomFlags(
+              Spec(1 + engine() % 9, 1 + engine() % 9, 1 + engine() % 20, h, dtype()), &engine);
+          spec.num_directions = directions;
+          if (directions == 2) spec.go_backwards = 0;
+          spec.num_dropout_masks = x_masks;
+          spec.num_recurrent_dropout_masks = h_masks;
+          ran += RunAndCompare(spec, engine(), family());
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+  if (ran == 0) GTEST_SKIP() << "no size for " << family();
+}
+
 TEST_P(AllFamilies, Activations) {
   SKIP_WITHOUT_GPU();
   int ran = 0;
@@ -306,6 +336,9 @@ TEST(LstmCuda, SizesOfZero) {
       spec.return_sequences = sequences;
       spec.has_initial_h = spec.has_initial_c = 1;
       RunAndCompare(spec, 3, "");
+      spec.num_directions = 2;
+      spec.num_dropout_masks = spec.num_recurrent_dropout_masks = 4;
+      RunAndCompare(spec, 4, "");
     }
   }
 }

@@ -15,6 +15,7 @@ DeviceLimits Hopper() { return {90, 132, 227 << 10, 228 << 10, 65536, 60 << 20, 
 
 tfl_lstm_spec Spec(int64_t batch, int64_t steps, int64_t hidden, tfl_dtype dtype, bool training) {
   tfl_lstm_spec spec = {};
+  spec.num_directions = 1;
   spec.batch = batch;
   spec.steps = steps;
   spec.input_size = hidden;

@@ -28,8 +28,13 @@ inline tfl_status WritePreviousHiddenFromReserve(const BackwardRecurrence& call,
     previous.batch_stride = spec.hidden_size;
   } else {
     previous.hidden = call.output;
-    previous.step_stride = (spec.time_major ? spec.batch : 1) * spec.hidden_size;
-    previous.batch_stride = (spec.time_major ? 1 : spec.steps) * spec.hidden_size;
+    previous.step_stride = (spec.time_major ? spec.batch : 1) * call.output_stride;
+    previous.batch_stride = (spec.time_major ? 1 : spec.steps) * call.output_stride;
+    if (call.output_reversed) {
+      previous.hidden = static_cast<const char*>(call.output) +
+                        (spec.steps - 1) * previous.step_stride * SizeOf(spec.dtype);
+      previous.step_stride = -previous.step_stride;
+    }
     previous.first_valid = call.mask == nullptr ? nullptr : first_valid;
   }
   return WritePreviousHidden(spec, previous, stream);

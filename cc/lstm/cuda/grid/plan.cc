@@ -17,6 +17,7 @@ constexpr int kMaxPasses = 3;
 bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int resident_blocks,
                   GridPlan* plan) {
   if (limits.compute_capability != 90 || !limits.cooperative_launch) return false;
+  if (spec.num_directions != 1 || spec.num_recurrent_dropout_masks != 0) return false;
   // float32 multiplies in TF32; its weights fill the registers at half the hidden size.
   const bool wide = spec.dtype == TFL_FLOAT32 && spec.allow_tf32;
   if (!wide && !Is16Bit(spec.dtype)) return false;

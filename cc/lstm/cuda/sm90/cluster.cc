@@ -129,6 +129,8 @@ bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, bool forwa
                          ? spec.allow_tf32 && spec.weight_dtype == TFL_FLOAT32
                          : Is16Bit(spec.dtype) && (spec.weight_dtype == spec.dtype ||
                                                    spec.weight_dtype == TFL_FLOAT32);
+  // Not yet: output rows that are apart or reversed, and h with dropout.
+  if (spec.num_directions != 1 || spec.num_recurrent_dropout_masks != 0) return false;
   if (!types || spec.activation != TFL_TANH || spec.recurrent_activation != TFL_SIGMOID) {
     return false;
   }

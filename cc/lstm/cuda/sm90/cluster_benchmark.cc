@@ -59,6 +59,7 @@ double Time(const std::function<tfl_status(cudaStream_t)>& call) {
 
 void Run(tfl_dtype dtype, const char* name, int64_t batch, int64_t steps, int64_t hidden) {
   tfl_lstm_spec spec = {};
+  spec.num_directions = 1;
   spec.batch = batch;
   spec.steps = steps;
   spec.input_size = hidden;

@@ -31,6 +31,7 @@ double Tolerance(tfl_dtype dtype) {
 
 tfl_lstm_spec Spec(int64_t batch, int64_t steps, int64_t hidden, tfl_dtype dtype) {
   tfl_lstm_spec spec = {};
+  spec.num_directions = 1;
   spec.batch = batch;
   spec.steps = steps;
   spec.input_size = 1;

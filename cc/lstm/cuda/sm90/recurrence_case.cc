@@ -156,6 +156,7 @@ RecurrenceBuffers::RecurrenceBuffers(const RecurrenceCase& of) : forward{}, back
   final_c_ = Make(states * size);
   reserve_ = Make(s.training ? cuda::ClusterReserveBytes(s) : 0);
   forward.output = output_->data();
+  forward.output_stride = backward.output_stride = s.hidden_size;
   forward.final_h = final_h_->data();
   forward.final_c = final_c_->data();
   forward.reserve = reserve_->data();

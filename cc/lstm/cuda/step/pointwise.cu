@@ -69,9 +69,13 @@ __global__ void __launch_bounds__(kThreads) ForwardStepKernel(ForwardStep p) {
     static_cast<A*>(p.c)[i] = c;
     static_cast<T*>(p.h)[i] = h;
     if (p.output != nullptr) {
-      static_cast<T*>(p.output)[b * p.output_batch_stride * hidden + u] = out;
+      static_cast<T*>(p.output)[b * p.output_batch_stride + u] = out;
     }
     if (p.hidden_copy != nullptr) static_cast<T*>(p.hidden_copy)[i] = h;
+    for (int mask = 0; mask < p.dropout_masks; ++mask) {
+      const A factor = ToAccumulator(static_cast<const T*>(p.dropout_mask)[mask * cells + i]);
+      static_cast<T*>(p.dropped)[mask * cells + i] = FromAccumulator<T>(ToAccumulator(h) * factor);
+    }
     if (p.final_h != nullptr) static_cast<T*>(p.final_h)[i] = h;
     if (p.final_c != nullptr) static_cast<T*>(p.final_c)[i] = FromAccumulator<T>(c);
   }
@@ -95,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) BackwardStepKernel(BackwardStep p) {
     // A masked step's output is h of the last valid step, or a constant zero.
     const bool output_is_h = valid || (!p.zero_output_for_mask && p.step > p.first_valid[b]);
     if (grad_output != nullptr && output_is_h) {
-      dh += ToAccumulator(grad_output[b * p.grad_output_batch_stride * hidden + u]);
+      dh += ToAccumulator(grad_output[b * p.grad_output_batch_stride + u]);
     }
     A d[4] = {A(0), A(0), A(0), A(0)};
     if (valid) {

@@ -30,11 +30,14 @@ struct ForwardStep {
   void* h;                      // T [batch, hidden]; may be previous_h
   void* c;                      // A [batch, hidden]; may be previous_c
   void* output;                 // T, this step's first row of hidden, or null
-  int64_t output_batch_stride;  // rows
+  int64_t output_batch_stride;  // elements
   void* gates;                  // T [batch, 4 hidden] or null, i, f, g, o for backward
   void* hidden_copy;            // T [batch, hidden] or null, h for backward
-  void* final_h;                // T [batch, hidden], at the last step, else null
-  void* final_c;                // T
+  const void* dropout_mask;     // T [dropout_masks, batch, hidden] or null
+  int dropout_masks;
+  void* dropped;  // T likewise: h * dropout_mask, for the next step's product
+  void* final_h;  // T [batch, hidden], at the last step, else null
+  void* final_c;  // T
 };
 tfl_status RunForwardStep(const ForwardStep& step, tfl_dtype dtype, cudaStream_t stream);
 
@@ -52,7 +55,7 @@ struct BackwardStep {
   int64_t batch;
   int64_t hidden_size;
   const void* grad_output;           // T, this step's first row of hidden, or null: zeros
-  int64_t grad_output_batch_stride;  // rows
+  int64_t grad_output_batch_stride;  // elements
   void* grad_h;            // A [batch, hidden]: of h after the step; overwritten, with a mask only,
                            // by the part that passes the step by
   void* grad_c;            // A [batch, hidden]: of c after the step, then of c before it

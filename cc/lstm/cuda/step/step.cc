@@ -28,6 +28,7 @@ struct ForwardScratch {
   void* initial_c;  // accumulator type, where dtype is narrower
   void* h;
   void* c;
+  void* dropped;  // dtype [masks, batch, hidden]
   int64_t* first_valid;
   int64_t bytes;
 
@@ -42,6 +43,7 @@ struct ForwardScratch {
     initial_c = arena.Take(spec.dtype == wide ? 0 : StateBytes(spec, wide));
     h = arena.Take(StateBytes(spec, spec.dtype));
     c = arena.Take(spec.training ? 0 : StateBytes(spec, wide));
+    dropped = arena.Take(spec.num_recurrent_dropout_masks * StateBytes(spec, spec.dtype));
     first_valid = static_cast<int64_t*>(
         arena.Take(spec.has_mask ? spec.batch * static_cast<int64_t>(sizeof(int64_t)) : 0));
     bytes = arena.used();
@@ -55,6 +57,7 @@ struct BackwardScratch {
   void* grad_h;
   void* grad_c;
   void* grad_gates;  // of one step, dense, where x is batch-major
+  void* part;        // of grad_h, before its dropout mask
   int64_t* first_valid;
   int64_t bytes;
 
@@ -68,6 +71,7 @@ struct BackwardScratch {
     grad_h = arena.Take(StateBytes(spec, wide));
     grad_c = arena.Take(StateBytes(spec, wide));
     grad_gates = arena.Take(spec.time_major ? 0 : 4 * StateBytes(spec, spec.dtype));
+    part = arena.Take(spec.num_recurrent_dropout_masks == 0 ? 0 : StateBytes(spec, wide));
     first_valid = static_cast<int64_t*>(
         arena.Take(spec.has_mask ? spec.batch * static_cast<int64_t>(sizeof(int64_t)) : 0));
     bytes = arena.used();
@@ -81,6 +85,11 @@ tfl_status Converted(const void* values, tfl_dtype from, tfl_dtype to, int64_t c
   if (values == nullptr || from == to) return Ok();
   *converted = scratch;
   return Convert(values, from, scratch, to, count, stream);
+}
+
+// h, or one of its gradients, as rows for their dropout masks.
+DropoutRows StateRows(const tfl_lstm_spec& spec) {
+  return {spec.dtype, spec.batch, spec.hidden_size, spec.batch, 1};
 }
 
 const void* At(const void* base, int64_t elements, tfl_dtype dtype) {
@@ -142,13 +151,36 @@ tfl_status StepForward(const ForwardRecurrence& call, cudaStream_t stream) {
   step.previous_h = call.initial_h;
   step.previous_c = initial_c;
   step.h = scratch.h;
+  const int masks = spec.num_recurrent_dropout_masks;
+  const int64_t cells = batch * hidden;
+  step.dropout_mask = call.recurrent_dropout_mask;
+  step.dropout_masks = masks;
+  step.dropped = scratch.dropped;
+  for (int mask = 0; mask < masks && call.initial_h != nullptr; ++mask) {
+    TFL_RETURN_IF_ERROR(Drop(StateRows(spec), call.initial_h,
+                             At(call.recurrent_dropout_mask, mask * cells, dtype),
+                             At(scratch.dropped, mask * cells, dtype), stream));
+  }
+  // The product of a step: h R, or with a mask for each gate one product for each.
+  const auto multiply = [&](const void* h) -> tfl_status {
+    gemm.a = masks == 0 ? h : scratch.dropped;
+    if (masks < 4) return RunGemm(gemm, call.device, scratch.gemm, stream);
+    for (int gate = 0; gate < 4; ++gate) {
+      Gemm part = gemm;
+      part.n = hidden;
+      part.a = At(scratch.dropped, gate * cells, dtype);
+      part.b = At(gemm.b, gate * hidden, dtype);
+      part.c = At(gemm.c, gate * hidden, wide);
+      TFL_RETURN_IF_ERROR(RunGemm(part, call.device, scratch.gemm, stream));
+    }
+    return Ok();
+  };
   const int64_t step_rows = spec.time_major ? batch : 1;  // from one step's first row to the next's
   for (int64_t s = 0; s < steps; ++s) {
     const int64_t t = spec.go_backwards ? steps - 1 - s : s;
     const bool last = s == steps - 1;
     if (step.previous_h != nullptr) {
-      gemm.a = step.previous_h;
-      TFL_RETURN_IF_ERROR(RunGemm(gemm, call.device, scratch.gemm, stream));
+      TFL_RETURN_IF_ERROR(multiply(step.previous_h));
       step.product = scratch.product;
     }
     step.step = s;
@@ -158,11 +190,12 @@ tfl_status StepForward(const ForwardRecurrence& call, cudaStream_t stream) {
     step.gates = spec.training ? At(reserve.gates, s * batch * 4 * hidden, dtype) : nullptr;
     step.hidden_copy = spec.training ? At(reserve.hidden, s * batch * hidden, dtype) : nullptr;
     if (spec.return_sequences) {
-      step.output = At(call.output, s * step_rows * hidden, dtype);
-      step.output_batch_stride = step.batch_stride;
+      const int64_t row = call.output_reversed ? steps - 1 - s : s;
+      step.output = At(call.output, row * step_rows * call.output_stride, dtype);
+      step.output_batch_stride = step.batch_stride * call.output_stride;
     } else {
       step.output = last ? call.output : nullptr;
-      step.output_batch_stride = 1;
+      step.output_batch_stride = call.output_stride;
     }
     step.final_h = last ? call.final_h : nullptr;
     step.final_c = last ? call.final_c : nullptr;
@@ -224,6 +257,24 @@ tfl_status StepBackward(const BackwardRecurrence& call, cudaStream_t stream) {
   gemm.output_dtype = wide;
   gemm.accumulate = call.mask != nullptr;
   gemm.allow_tf32 = spec.allow_tf32 != 0;
+  const int masks = spec.num_recurrent_dropout_masks;
+  // grad_h (+)= the gate gradients times R transposed, each gate's share times its mask.
+  const auto multiply = [&]() -> tfl_status {
+    if (masks == 0) return RunGemm(gemm, call.device, scratch.gemm, stream);
+    Gemm part = gemm;
+    part.c = scratch.part;
+    part.accumulate = false;
+    if (masks == 4) part.k = hidden;
+    for (int gate = 0; gate < masks; ++gate) {
+      part.a = At(gemm.a, gate * hidden, dtype);
+      part.b = At(gemm.b, gate * hidden, dtype);
+      TFL_RETURN_IF_ERROR(RunGemm(part, call.device, scratch.gemm, stream));
+      TFL_RETURN_IF_ERROR(AddDropped(StateRows(spec), scratch.part,
+                                     At(call.recurrent_dropout_mask, gate * cells, dtype),
+                                     gate > 0 || gemm.accumulate, scratch.grad_h, stream));
+    }
+    return Ok();
+  };
   for (int64_t s = steps - 1; s >= 0; --s) {
     const int64_t t = spec.go_backwards ? steps - 1 - s : s;
     step.step = s;
@@ -233,16 +284,17 @@ tfl_status StepBackward(const BackwardRecurrence& call, cudaStream_t stream) {
     step.mask = call.mask == nullptr ? nullptr : call.mask + t * step_rows;
     step.grad_gates = At(call.grad_gates, t * step_rows * 4 * hidden, dtype);
     if (spec.return_sequences) {
-      step.grad_output = At(call.grad_output, s * step_rows * hidden, dtype);
-      step.grad_output_batch_stride = step.batch_stride;
+      const int64_t row = call.output_reversed ? steps - 1 - s : s;
+      step.grad_output = At(call.grad_output, row * step_rows * call.output_stride, dtype);
+      step.grad_output_batch_stride = step.batch_stride * call.output_stride;
     } else {
       step.grad_output = s == steps - 1 ? call.grad_output : nullptr;
-      step.grad_output_batch_stride = 1;
+      step.grad_output_batch_stride = call.output_stride;
     }
     TFL_RETURN_IF_ERROR(RunBackwardStep(step, dtype, stream));
     if (s == 0 && call.grad_initial_h == nullptr) break;
     gemm.a = spec.time_major ? step.grad_gates : step.grad_gates_dense;
-    TFL_RETURN_IF_ERROR(RunGemm(gemm, call.device, scratch.gemm, stream));
+    TFL_RETURN_IF_ERROR(multiply());
   }
   if (call.grad_initial_h != nullptr) {
     TFL_RETURN_IF_ERROR(Convert(scratch.grad_h, wide, call.grad_initial_h, dtype, cells, stream));

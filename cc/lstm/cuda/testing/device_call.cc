@@ -117,8 +117,9 @@ Tensors RandomTensors(const tfl_lstm_spec& spec, uint64_t seed) {
   // Without a bound on the cell, ordinary weights take it beyond float16 within a few steps.
   const bool unbounded = spec.activation >= TFL_RELU || spec.recurrent_activation >= TFL_RELU;
   const double size = unbounded ? 0.4 : 1.0;
-  const int64_t rows = spec.batch * spec.steps, states = spec.batch * spec.hidden_size;
-  const int64_t gates = 4 * spec.hidden_size;
+  const int64_t directions = spec.num_directions, rows = spec.batch * spec.steps;
+  const int64_t states = directions * spec.batch * spec.hidden_size;
+  const int64_t gates = directions * 4 * spec.hidden_size;
   Tensors t;
   fill(&t.x, rows * spec.input_size, 1.7, spec.dtype);
   fill(&t.kernel, spec.input_size * gates,
@@ -128,6 +129,9 @@ Tensors RandomTensors(const tfl_lstm_spec& spec, uint64_t seed) {
   if (spec.has_bias) fill(&t.bias, gates, 1, spec.weight_dtype);
   if (spec.has_initial_h) fill(&t.initial_h, states, 1, spec.dtype);
   if (spec.has_initial_c) fill(&t.initial_c, states, 1, spec.dtype);
+  fill(&t.dropout_mask, directions * spec.num_dropout_masks * spec.batch * spec.input_size, 1.5,
+       spec.dtype);
+  fill(&t.recurrent_dropout_mask, spec.num_recurrent_dropout_masks * states, 1.5, spec.dtype);
   if (spec.has_mask) {
     t.mask.resize(rows);
     ++stream;
@@ -202,6 +206,14 @@ Buffer* DeviceCall::Make(const char* name, const std::vector<double>& values, tf
   return buffer;
 }
 
+template <typename Pointer>
+void DeviceCall::Split(const Buffer* buffer, Pointer (&pointers)[TFL_MAX_DIRECTIONS]) const {
+  for (int d = 0; d < spec_.num_directions; ++d) {
+    if (buffer->data() == nullptr) continue;
+    pointers[d] = static_cast<char*>(buffer->data()) + d * (buffer->bytes() / spec_.num_directions);
+  }
+}
+
 DeviceCall::DeviceCall(const tfl_lstm_spec& spec, const Tensors& t, const CallOptions& options)
     : spec_(spec), options_(options) {
   CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
@@ -210,11 +222,14 @@ DeviceCall::DeviceCall(const tfl_lstm_spec& spec, const Tensors& t, const CallOp
   if (status_.code != TFL_OK) return;
   const tfl_dtype type = spec.dtype, weight = spec.weight_dtype;
   inputs_.x = Make("x", t.x, type)->data();
-  inputs_.kernel = Make("kernel", t.kernel, weight)->data();
-  inputs_.recurrent_kernel = Make("recurrent_kernel", t.recurrent_kernel, weight)->data();
-  if (spec.has_bias) inputs_.bias = Make("bias", t.bias, weight)->data();
-  if (spec.has_initial_h) inputs_.initial_h = Make("initial_h", t.initial_h, type)->data();
-  if (spec.has_initial_c) inputs_.initial_c = Make("initial_c", t.initial_c, type)->data();
+  Split(Make("kernel", t.kernel, weight), inputs_.kernel);
+  Split(Make("recurrent_kernel", t.recurrent_kernel, weight), inputs_.recurrent_kernel);
+  if (spec.has_bias) Split(Make("bias", t.bias, weight), inputs_.bias);
+  if (spec.has_initial_h) Split(Make("initial_h", t.initial_h, type), inputs_.initial_h);
+  if (spec.has_initial_c) Split(Make("initial_c", t.initial_c, type), inputs_.initial_c);
+  Split(Make("dropout_mask", t.dropout_mask, type), inputs_.dropout_mask);
+  Split(Make("recurrent_dropout_mask", t.recurrent_dropout_mask, type),
+        inputs_.recurrent_dropout_mask);
   if (spec.has_mask) {
     Buffer* mask = Make("mask", static_cast<int64_t>(t.mask.size()));
     written_.pop_back();
@@ -223,13 +238,13 @@ DeviceCall::DeviceCall(const tfl_lstm_spec& spec, const Tensors& t, const CallOp
     }
     inputs_.mask = static_cast<const uint8_t*>(mask->data());
   }
-  const int64_t state = spec.batch * spec.hidden_size * SizeOf(type);
+  const int64_t state = spec.num_directions * spec.batch * spec.hidden_size * SizeOf(type);
   output_ = Make("output", spec.return_sequences ? state * spec.steps : state);
   final_h_ = Make("final_h", state);
   final_c_ = Make("final_c", state);
   outputs_.output = output_->data();
-  outputs_.final_h = final_h_->data();
-  outputs_.final_c = final_c_->data();
+  Split(final_h_, outputs_.final_h);
+  Split(final_c_, outputs_.final_c);
   outputs_.reserve = Make("reserve", sizes_.reserve_bytes)->data();
   outputs_.workspace = Make("forward workspace", sizes_.forward_workspace_bytes)->data();
   if (!spec.training) return;
@@ -237,8 +252,8 @@ DeviceCall::DeviceCall(const tfl_lstm_spec& spec, const Tensors& t, const CallOp
   saved_.reserve = outputs_.reserve;
   if (!options.null_gradients) {
     saved_.grad_output = Make("grad_output", t.grad_output, type)->data();
-    saved_.grad_final_h = Make("grad_final_h", t.grad_final_h, type)->data();
-    saved_.grad_final_c = Make("grad_final_c", t.grad_final_c, type)->data();
+    Split(Make("grad_final_h", t.grad_final_h, type), saved_.grad_final_h);
+    Split(Make("grad_final_c", t.grad_final_c, type), saved_.grad_final_c);
   }
   const int64_t size = SizeOf(type), weight_size = SizeOf(weight);
   grad_x_ = Make("grad_x", static_cast<int64_t>(t.x.size()) * size);
@@ -251,11 +266,11 @@ DeviceCall::DeviceCall(const tfl_lstm_spec& spec, const Tensors& t, const CallOp
   grad_bias_ = Make("grad_bias", static_cast<int64_t>(t.bias.size()) * weight_size);
   grad_initial_h_ = Make("grad_initial_h", static_cast<int64_t>(t.initial_h.size()) * size);
   grad_initial_c_ = Make("grad_initial_c", static_cast<int64_t>(t.initial_c.size()) * size);
-  gradients_.grad_kernel = grad_kernel_->data();
-  gradients_.grad_recurrent_kernel = grad_recurrent_kernel_->data();
-  gradients_.grad_bias = grad_bias_->data();
-  gradients_.grad_initial_h = grad_initial_h_->data();
-  gradients_.grad_initial_c = grad_initial_c_->data();
+  Split(grad_kernel_, gradients_.grad_kernel);
+  Split(grad_recurrent_kernel_, gradients_.grad_recurrent_kernel);
+  Split(grad_bias_, gradients_.grad_bias);
+  Split(grad_initial_h_, gradients_.grad_initial_h);
+  Split(grad_initial_c_, gradients_.grad_initial_c);
 }
 
 DeviceCall::~DeviceCall() { cudaStreamDestroy(stream_); }

@@ -69,6 +69,9 @@ class DeviceCall {
  private:
   Buffer* Make(const char* name, int64_t bytes);
   Buffer* Make(const char* name, const std::vector<double>& values, tfl_dtype dtype);
+  // The directions' tensors in a buffer that holds them one after the other.
+  template <typename Pointer>
+  void Split(const Buffer* buffer, Pointer (&pointers)[TFL_MAX_DIRECTIONS]) const;
 
   tfl_lstm_spec spec_;
   CallOptions options_;

@@ -49,20 +49,62 @@ struct Step {
   bool output_is_h;
 };
 
-// One batch element through time. Sums over the batch (weight gradients) go to `sums`.
-void RunElement(const tfl_lstm_spec& spec, int64_t b, Tensors* t, Tensors* sums) {
+// The factor of element k in column j of z: values[k], or times one of its dropout masks.
+class Factors {
+ public:
+  Factors(const std::vector<double>& values, const double* masks, int count, int64_t plane)
+      : values_(values.data()), masks_(masks), count_(count), plane_(plane) {}
+  Factors(const double* values, const double* masks, int count, int64_t plane)
+      : values_(values), masks_(masks), count_(count), plane_(plane) {}
+  double Value(int64_t k, int64_t gate) const { return values_[k] * Mask(k, gate); }
+  double Mask(int64_t k, int64_t gate) const {
+    return count_ == 0 ? 1 : masks_[(count_ == 1 ? 0 : gate) * plane_ + k];
+  }
+
+ private:
+  const double* values_;
+  const double* masks_;
+  const int count_;
+  const int64_t plane_;
+};
+
+// One batch element of direction d through time. Sums over the batch (weight gradients) go to
+// `sums`.
+void RunElement(const tfl_lstm_spec& spec, int d, int64_t b, Tensors* t, Tensors* sums) {
   const int64_t steps = spec.steps, input = spec.input_size, hidden = spec.hidden_size;
-  const int64_t gates = 4 * hidden;
+  const int64_t gates = 4 * hidden, state = (d * spec.batch + b) * hidden;
+  const bool backwards = spec.go_backwards || d == 1;
+  const double* kernel = t->kernel.data() + d * input * gates;
+  const double* recurrent_kernel = t->recurrent_kernel.data() + d * hidden * gates;
+  const double* bias = t->bias.data() + d * gates;
+  const auto output_at = [&](int64_t s) {
+    const int64_t step = d == 1 ? steps - 1 - s : s;
+    const int64_t row = !spec.return_sequences ? b
+                        : spec.time_major      ? step * spec.batch + b
+                                               : b * steps + step;
+    return (row * spec.num_directions + d) * hidden;
+  };
+  const auto inputs = [&](int64_t row) {
+    const int count = spec.num_dropout_masks;
+    return Factors(t->x.data() + row * input,
+                   t->dropout_mask.data() + (d * count * spec.batch + b) * input, count,
+                   spec.batch * input);
+  };
+  const auto states = [&](const std::vector<double>& h) {
+    const int count = spec.num_recurrent_dropout_masks;
+    return Factors(h, t->recurrent_dropout_mask.data() + (d * count * spec.batch + b) * hidden,
+                   count, spec.batch * hidden);
+  };
   const auto row = [&](int64_t step) {
     return spec.time_major ? step * spec.batch + b : b * steps + step;
   };
   std::vector<double> h(hidden, 0.0), c(hidden, 0.0);
-  if (spec.has_initial_h) std::copy_n(&t->initial_h[b * hidden], hidden, h.begin());
-  if (spec.has_initial_c) std::copy_n(&t->initial_c[b * hidden], hidden, c.begin());
+  if (spec.has_initial_h) std::copy_n(&t->initial_h[state], hidden, h.begin());
+  if (spec.has_initial_c) std::copy_n(&t->initial_c[state], hidden, c.begin());
   std::vector<Step> trace(steps);
   bool seen = false;
   for (int64_t s = 0; s < steps; ++s) {
-    const int64_t in = row(spec.go_backwards ? steps - 1 - s : s);
+    const int64_t in = row(backwards ? steps - 1 - s : s);
     Step& step = trace[s];
     step.valid = !spec.has_mask || t->mask[in] != 0;
     step.previous_h = h;
@@ -70,16 +112,24 @@ void RunElement(const tfl_lstm_spec& spec, int64_t b, Tensors* t, Tensors* sums)
     if (step.valid) {
       seen = true;
       step.z.assign(gates, 0.0);
-      if (spec.has_bias) step.z = t->bias;
+      if (spec.has_bias) step.z.assign(bias, bias + gates);
       for (int64_t k = 0; k < input; ++k) {
-        const double factor = t->x[in * input + k];
-        const double* weights = &t->kernel[k * gates];
-        for (int64_t j = 0; j < gates; ++j) step.z[j] += factor * weights[j];
+        const double* weights = &kernel[k * gates];
+        for (int64_t gate = 0; gate < 4; ++gate) {
+          const double factor = inputs(in).Value(k, gate);
+          for (int64_t j = gate * hidden; j < (gate + 1) * hidden; ++j) {
+            step.z[j] += factor * weights[j];
+          }
+        }
       }
       for (int64_t k = 0; k < hidden; ++k) {
-        const double factor = step.previous_h[k];
-        const double* weights = &t->recurrent_kernel[k * gates];
-        for (int64_t j = 0; j < gates; ++j) step.z[j] += factor * weights[j];
+        const double* weights = &recurrent_kernel[k * gates];
+        for (int64_t gate = 0; gate < 4; ++gate) {
+          const double factor = states(step.previous_h).Value(k, gate);
+          for (int64_t j = gate * hidden; j < (gate + 1) * hidden; ++j) {
+            step.z[j] += factor * weights[j];
+          }
+        }
       }
       for (int64_t u = 0; u < hidden; ++u) {
         const double i = Activate(spec.recurrent_activation, step.z[u]);
@@ -93,28 +143,25 @@ void RunElement(const tfl_lstm_spec& spec, int64_t b, Tensors* t, Tensors* sums)
     step.c = c;
     step.output_is_h = step.valid || (seen && !spec.zero_output_for_mask);
     if (spec.return_sequences || s == steps - 1) {
-      double* out = &t->output[(spec.return_sequences ? row(s) : b) * hidden];
+      double* out = &t->output[output_at(s)];
       for (int64_t u = 0; u < hidden; ++u) out[u] = step.output_is_h ? h[u] : 0;
     }
   }
-  std::copy(h.begin(), h.end(), &t->final_h[b * hidden]);
-  std::copy(c.begin(), c.end(), &t->final_c[b * hidden]);
+  std::copy(h.begin(), h.end(), &t->final_h[state]);
+  std::copy(c.begin(), c.end(), &t->final_c[state]);
   if (!spec.training) return;
 
-  std::vector<double> dh(&t->grad_final_h[b * hidden], &t->grad_final_h[b * hidden] + hidden);
-  std::vector<double> dc(&t->grad_final_c[b * hidden], &t->grad_final_c[b * hidden] + hidden);
+  std::vector<double> dh(&t->grad_final_h[state], &t->grad_final_h[state] + hidden);
+  std::vector<double> dc(&t->grad_final_c[state], &t->grad_final_c[state] + hidden);
   std::vector<double> dz(gates);
   for (int64_t s = steps - 1; s >= 0; --s) {
-    const int64_t in = row(spec.go_backwards ? steps - 1 - s : s);
+    const int64_t in = row(backwards ? steps - 1 - s : s);
     const Step& step = trace[s];
     if (step.output_is_h && (spec.return_sequences || s == steps - 1)) {
-      const double* grad = &t->grad_output[(spec.return_sequences ? row(s) : b) * hidden];
+      const double* grad = &t->grad_output[output_at(s)];
       for (int64_t u = 0; u < hidden; ++u) dh[u] += grad[u];
     }
-    if (!step.valid) {
-      std::fill_n(t->grad_x.begin() + in * input, input, 0.0);
-      continue;
-    }
+    if (!step.valid) continue;
     for (int64_t u = 0; u < hidden; ++u) {
       const double zi = step.z[u], zf = step.z[hidden + u], zg = step.z[2 * hidden + u],
                    zo = step.z[3 * hidden + u];
@@ -127,30 +174,34 @@ void RunElement(const tfl_lstm_spec& spec, int64_t b, Tensors* t, Tensors* sums)
       dz[3 * hidden + u] = dh[u] * Activate(spec.activation, step.c[u]) * Slope(gate, zo);
       dc[u] *= Activate(gate, zf);
     }
-    for (int64_t k = 0; k < input; ++k) {
-      const double factor = t->x[in * input + k];
-      const double* weights = &t->kernel[k * gates];
-      double* grad = &sums->grad_kernel[k * gates];
+    // Element k's share of the gradients: returns its own, adds that of its row of weights.
+    const auto back = [&](const Factors& factors, int64_t k, const double* weights, double* grads) {
+      weights += k * gates;
+      grads += k * gates;
       double sum = 0;
-      for (int64_t j = 0; j < gates; ++j) sum += weights[j] * dz[j];
-      for (int64_t j = 0; j < gates; ++j) grad[j] += factor * dz[j];
-      t->grad_x[in * input + k] = sum;
+      for (int64_t gate = 0; gate < 4; ++gate) {
+        double product = 0;
+        for (int64_t j = gate * hidden; j < (gate + 1) * hidden; ++j) product += weights[j] * dz[j];
+        sum += product * factors.Mask(k, gate);
+        const double factor = factors.Value(k, gate);
+        for (int64_t j = gate * hidden; j < (gate + 1) * hidden; ++j) grads[j] += factor * dz[j];
+      }
+      return sum;
+    };
+    for (int64_t k = 0; k < input; ++k) {
+      t->grad_x[in * input + k] +=
+          back(inputs(in), k, kernel, &sums->grad_kernel[d * input * gates]);
     }
     for (int64_t k = 0; k < hidden; ++k) {
-      const double factor = step.previous_h[k];
-      const double* weights = &t->recurrent_kernel[k * gates];
-      double* grad = &sums->grad_recurrent_kernel[k * gates];
-      double sum = 0;
-      for (int64_t j = 0; j < gates; ++j) sum += weights[j] * dz[j];
-      for (int64_t j = 0; j < gates; ++j) grad[j] += factor * dz[j];
-      dh[k] = sum;
+      dh[k] = back(states(step.previous_h), k, recurrent_kernel,
+                   &sums->grad_recurrent_kernel[d * hidden * gates]);
     }
     if (spec.has_bias) {
-      for (int64_t j = 0; j < gates; ++j) sums->grad_bias[j] += dz[j];
+      for (int64_t j = 0; j < gates; ++j) sums->grad_bias[d * gates + j] += dz[j];
     }
   }
-  if (spec.has_initial_h) std::copy(dh.begin(), dh.end(), &t->grad_initial_h[b * hidden]);
-  if (spec.has_initial_c) std::copy(dc.begin(), dc.end(), &t->grad_initial_c[b * hidden]);
+  if (spec.has_initial_h) std::copy(dh.begin(), dh.end(), &t->grad_initial_h[state]);
+  if (spec.has_initial_c) std::copy(dc.begin(), dc.end(), &t->grad_initial_c[state]);
 }
 
 void AddTo(const std::vector<double>& from, std::vector<double>* to) {
@@ -160,7 +211,9 @@ void AddTo(const std::vector<double>& from, std::vector<double>* to) {
 }  // namespace
 
 void Reference(const tfl_lstm_spec& spec, Tensors* t) {
-  const int64_t states = spec.batch * spec.hidden_size, gates = 4 * spec.hidden_size;
+  const int64_t directions = spec.num_directions;
+  const int64_t states = directions * spec.batch * spec.hidden_size;
+  const int64_t gates = directions * 4 * spec.hidden_size;
   t->output.assign(spec.return_sequences ? states * spec.steps : states, 0.0);
   t->final_h.assign(states, 0.0);
   t->final_c.assign(states, 0.0);
@@ -182,7 +235,9 @@ void Reference(const tfl_lstm_spec& spec, Tensors* t) {
   for (int64_t i = 0; i < threads; ++i) {
     pool.emplace_back([&, i] {
       if (spec.training) clear_sums(&sums[i]);
-      for (int64_t b = i; b < spec.batch; b += threads) RunElement(spec, b, t, &sums[i]);
+      for (int64_t b = i; b < spec.batch; b += threads) {
+        for (int d = 0; d < directions; ++d) RunElement(spec, d, b, t, &sums[i]);
+      }
     });
   }
   for (std::thread& thread : pool) thread.join();

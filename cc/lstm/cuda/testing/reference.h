@@ -9,9 +9,11 @@
 
 namespace tfl::testing {
 
-// The tensors of lstm.h by name, row-major in float64; those a spec lacks are empty.
+// The tensors of lstm.h by name, row-major in float64; those a spec lacks are empty. Of two
+// directions' tensors that of direction 1 follows that of direction 0.
 struct Tensors {
   std::vector<double> x, kernel, recurrent_kernel, bias, initial_h, initial_c;
+  std::vector<double> dropout_mask, recurrent_dropout_mask;
   std::vector<uint8_t> mask;
   std::vector<double> output, final_h, final_c;
   std::vector<double> grad_output, grad_final_h, grad_final_c;

@@ -7,6 +7,7 @@ namespace tfl::cuda {
 bool MakeVectorPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, VectorPlan* plan) {
   constexpr int64_t kMaxHidden = 128 * kVectorWarps;
   if (!limits.cooperative_launch || spec.dtype == TFL_FLOAT64) return false;
+  if (spec.num_directions != 1 || spec.num_recurrent_dropout_masks != 0) return false;
   if (spec.hidden_size < 1 || spec.hidden_size > kMaxHidden || spec.batch < 1) return false;
   if (spec.steps > (int64_t{1} << 24)) return false;  // steps are counted in 32 bits
   const int hidden = static_cast<int>(spec.hidden_size);
