@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 
 #include "cc/lstm/cuda/dispatch.h"
 #include "cc/lstm/cuda/dtype.h"
@@ -21,6 +22,18 @@ __global__ void ConvertKernel(const From* __restrict__ from, To* __restrict__ to
   const int64_t stride = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
     to[i] = FromAccumulator<To>(static_cast<Accumulator<To>>(ToAccumulator(from[i])));
+  }
+}
+
+template <typename Word>
+__global__ void CopyUnmaskedRowsKernel(const Word* __restrict__ from,
+                                       const uint8_t* __restrict__ mask, int64_t rows,
+                                       int64_t words, Word* __restrict__ to) {
+  const int64_t count = rows * words, stride = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    Word value = {};
+    if (mask[i / words] != 0) value = from[i];
+    to[i] = value;
   }
 }
 
@@ -94,6 +107,23 @@ __global__ void AddDroppedKernel(DropoutRows shape, const Accumulator<T>* __rest
   }
 }
 
+// Calls function(Word{}) with the widest word that divides rows of `bytes` at these addresses.
+template <typename Function>
+void WithWidestWord(int64_t bytes, std::initializer_list<const void*> pointers,
+                    Function&& function) {
+  uintptr_t bits = static_cast<uintptr_t>(bytes);
+  for (const void* pointer : pointers) bits |= reinterpret_cast<uintptr_t>(pointer);
+  if (bits % 16 == 0) {
+    function(uint4{});
+  } else if (bits % 8 == 0) {
+    function(uint2{});
+  } else if (bits % 4 == 0) {
+    function(uint32_t{});
+  } else {
+    function(uint16_t{});
+  }
+}
+
 // Stage one: a block sums 32 columns over a chunk of rows; stage two: over the chunks.
 constexpr int kSumColumns = 32;
 constexpr int kSumRows = 16;
@@ -164,35 +194,33 @@ tfl_status FirstValidStep(const tfl_lstm_spec& spec, const uint8_t* mask, int64_
   return LaunchStatus("FirstValidStepKernel");
 }
 
+tfl_status CopyUnmaskedRows(const void* from, const uint8_t* mask, int64_t rows, int64_t width,
+                            tfl_dtype dtype, void* to, cudaStream_t stream) {
+  const int64_t bytes = width * SizeOf(dtype);
+  if (rows * bytes == 0) return Ok();
+  WithWidestWord(bytes, {from, to}, [&](auto word) {
+    using Word = decltype(word);
+    const int64_t words = bytes / static_cast<int64_t>(sizeof(Word));
+    CopyUnmaskedRowsKernel<Word><<<BlocksFor(rows * words), kThreads, 0, stream>>>(
+        static_cast<const Word*>(from), mask, rows, words, static_cast<Word*>(to));
+  });
+  return LaunchStatus("CopyUnmaskedRowsKernel");
+}
+
 tfl_status WritePreviousHidden(const tfl_lstm_spec& spec, const PreviousHidden& arguments,
                                cudaStream_t stream) {
   const int64_t bytes = spec.hidden_size * SizeOf(spec.dtype);
-  const auto launch = [&](auto word) {
-    using Word = decltype(word);
-    PreviousHidden a = arguments;
-    const int64_t words = bytes / static_cast<int64_t>(sizeof(Word));
-    a.step_stride = a.step_stride * SizeOf(spec.dtype) / static_cast<int64_t>(sizeof(Word));
-    a.batch_stride = a.batch_stride * SizeOf(spec.dtype) / static_cast<int64_t>(sizeof(Word));
-    PreviousHiddenKernel<Word><<<BlocksFor(spec.batch * spec.steps * words), kThreads, 0, stream>>>(
-        a, spec.batch, spec.steps, words, spec.time_major != 0, spec.go_backwards != 0);
-  };
-  const auto aligned = [&](uintptr_t width) {
-    return bytes % static_cast<int64_t>(width) == 0 &&
-           (reinterpret_cast<uintptr_t>(arguments.hidden) |
-            reinterpret_cast<uintptr_t>(arguments.initial_h) |
-            reinterpret_cast<uintptr_t>(arguments.previous_h)) %
-                   width ==
-               0;
-  };
-  if (aligned(16)) {
-    launch(uint4{});
-  } else if (aligned(8)) {
-    launch(uint2{});
-  } else if (aligned(4)) {
-    launch(uint32_t{});
-  } else {
-    launch(uint16_t{});
-  }
+  WithWidestWord(
+      bytes, {arguments.hidden, arguments.initial_h, arguments.previous_h}, [&](auto word) {
+        using Word = decltype(word);
+        PreviousHidden a = arguments;
+        const int64_t words = bytes / static_cast<int64_t>(sizeof(Word));
+        a.step_stride = a.step_stride * SizeOf(spec.dtype) / static_cast<int64_t>(sizeof(Word));
+        a.batch_stride = a.batch_stride * SizeOf(spec.dtype) / static_cast<int64_t>(sizeof(Word));
+        PreviousHiddenKernel<Word>
+            <<<BlocksFor(spec.batch * spec.steps * words), kThreads, 0, stream>>>(
+                a, spec.batch, spec.steps, words, spec.time_major != 0, spec.go_backwards != 0);
+      });
   return LaunchStatus("PreviousHiddenKernel");
 }
 

@@ -14,6 +14,10 @@ namespace tfl::cuda {
 tfl_status Convert(const void* from, tfl_dtype from_dtype, void* to, tfl_dtype to_dtype,
                    int64_t count, cudaStream_t stream);
 
+// to[row] = from[row], width elements, or zeros where mask[row] is 0, whatever lies there.
+tfl_status CopyUnmaskedRows(const void* from, const uint8_t* mask, int64_t rows, int64_t width,
+                            tfl_dtype dtype, void* to, cudaStream_t stream);
+
 // first[b] = the first step of the recurrence that the mask lets through, steps if none. first is
 // int64 [batch].
 tfl_status FirstValidStep(const tfl_lstm_spec& spec, const uint8_t* mask, int64_t* first,

@@ -28,8 +28,9 @@ const std::vector<Family>& Families() {
       {"vector", ReserveLayout::kSteps, VectorSupported, VectorSupported, VectorPreferred,
        StepReserveBytes, VectorForwardWorkspaceBytes, VectorBackwardWorkspaceBytes, VectorForward,
        VectorBackward},
-      {"grid", ReserveLayout::kSteps, GridSupported, GridSupported, nullptr, StepReserveBytes,
-       GridForwardWorkspaceBytes, GridBackwardWorkspaceBytes, GridForward, GridBackward},
+      {"grid", ReserveLayout::kSteps, GridForwardSupported, GridBackwardSupported, nullptr,
+       StepReserveBytes, GridForwardWorkspaceBytes, GridBackwardWorkspaceBytes, GridForward,
+       GridBackward},
       {"step", ReserveLayout::kSteps, Always, Always, nullptr, StepReserveBytes,
        StepForwardWorkspaceBytes, StepBackwardWorkspaceBytes, StepForward, StepBackward},
   };

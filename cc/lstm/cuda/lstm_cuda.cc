@@ -70,8 +70,9 @@ struct BackwardWorkspace {
   void* gemm;
   void* kernel;
   void* column_sum;
-  void* grad_x;   // accumulator type, if GradXIsSummed
-  void* dropped;  // x or h times a dropout mask; a product that one awaits
+  void* grad_x;      // accumulator type, if GradXIsSummed
+  void* dropped;     // x or h times a dropout mask; a product that one awaits
+  void* unmasked_x;  // x with zeros at masked steps
   int64_t bytes;
 
   BackwardWorkspace(const tfl_lstm_spec& spec, int64_t recurrence_bytes, void* base) {
@@ -89,6 +90,7 @@ struct BackwardWorkspace {
     dropped = products.Take(
         std::max(spec.num_dropout_masks == 0 ? 0 : XBytes(spec, wide),
                  spec.num_recurrent_dropout_masks == 0 ? 0 : rows * hidden * SizeOf(spec.dtype)));
+    unmasked_x = products.Take(spec.has_mask ? XBytes(spec, spec.dtype) : 0);
     bytes = lasting.used() + std::max(products.used(), Align(recurrence_bytes));
   }
 };
@@ -343,6 +345,11 @@ tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, int d, const tfl_l
   if (gradients.grad_kernel[d] != nullptr) {
     gemm.m = gemm.lda = spec.input_size;
     gemm.a = inputs.x;
+    if (spec.has_mask) {  // 0 times whatever lies in x at masked steps must be 0
+      TFL_RETURN_IF_ERROR(CopyUnmaskedRows(inputs.x, inputs.mask, rows, spec.input_size, spec.dtype,
+                                           workspace.unmasked_x, stream));
+      gemm.a = workspace.unmasked_x;
+    }
     gemm.c = gradients.grad_kernel[d];
     TFL_RETURN_IF_ERROR(GatedGemm(gemm, MaskedRows(spec, spec.input_size), inputs.dropout_mask[d],
                                   spec.num_dropout_masks, hidden, workspace.dropped, device,

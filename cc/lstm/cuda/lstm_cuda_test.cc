@@ -294,6 +294,51 @@ TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
   if (ran == 0) GTEST_SKIP() << "no size for " << family();
 }
 
+// Few and small, for a run under a memory or race checker.
+TEST_P(AllFamilies, SmallSizes) {
+  SKIP_WITHOUT_GPU();
+  int ran = 0;
+  for (int64_t hidden : {24, 264}) {
+    for (int mask = 0; mask < 2; ++mask) {
+      tfl_lstm_spec spec = Spec(18, 3, 5, hidden, dtype());
+      spec.has_mask = spec.has_initial_h = mask;
+      spec.allow_tf32 = family() != "step" && family() != "vector";
+      ran += RunAndCompare(spec, 40 + mask, family());
+    }
+  }
+  if (ran == 0) GTEST_SKIP() << "no size for " << family();
+}
+
+// 0 times what lies in x at masked steps must be 0 in every gradient.
+TEST_P(AllFamilies, NonFiniteInputsAtMaskedSteps) {
+  SKIP_WITHOUT_GPU();
+  const ForcedPlan forced(family());
+  int ran = 0;
+  for (int64_t hidden : {40, 512}) {
+    for (int time_major = 0; time_major < 2; ++time_major) {
+      tfl_lstm_spec spec = Spec(5, 6, 7, hidden, dtype());
+      spec.has_mask = 1;
+      spec.time_major = time_major;
+      spec.allow_tf32 = 1;
+      Tensors reference = RandomTensors(spec, 50 + time_major), given = reference;
+      for (size_t i = 0; i < reference.x.size(); ++i) {
+        if (reference.mask[i / spec.input_size] != 0) continue;
+        reference.x[i] = 0;
+        given.x[i] = i % 2 == 0 ? NAN : INFINITY;
+      }
+      DeviceCall call(spec, given);
+      if (call.status().code == TFL_INVALID_ARGUMENT) continue;
+      ++ran;
+      const tfl_status status = call.Run();
+      ASSERT_EQ(status.code, TFL_OK) << status.message;
+      EXPECT_EQ(call.BrokenFence(), "") << Describe(spec);
+      Reference(spec, &reference);
+      ExpectClose(spec, call.Results(), reference, Tolerance(spec));
+    }
+  }
+  if (ran == 0) GTEST_SKIP() << "no size for " << family();
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Cuda, AllFamilies,
     ::testing::Combine(::testing::Values(TFL_FLOAT32, TFL_FLOAT64, TFL_FLOAT16, TFL_BFLOAT16),

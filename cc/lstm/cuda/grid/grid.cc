@@ -58,7 +58,7 @@ tfl_status PlanOnDevice(const tfl_lstm_spec& spec, GridDirection direction, int 
                         GridPlan* plan, bool* fits) {
   DeviceLimits limits;
   TFL_RETURN_IF_ERROR(GetDeviceLimits(device, &limits));
-  if (!MakeGridPlan(spec, limits, 0, plan)) {
+  if (!MakeGridPlan(spec, limits, direction, 0, plan)) {
     return Error(TFL_INTERNAL, "the grid family was asked for a call that it does not support");
   }
   // Fewer groups may want more rows each, hence another kernel, of which to ask again.
@@ -68,7 +68,7 @@ tfl_status PlanOnDevice(const tfl_lstm_spec& spec, GridDirection direction, int 
     int resident_blocks = 0;
     TFL_RETURN_IF_ERROR(GridResidentBlocks(*plan, direction, spec.dtype, device, &resident_blocks));
     blocks = std::min(blocks, resident_blocks);
-    *fits = blocks != 0 && MakeGridPlan(spec, limits, blocks, plan);
+    *fits = blocks != 0 && MakeGridPlan(spec, limits, direction, blocks, plan);
   } while (*fits && plan->rows != rows);
   *fits = *fits && plan->groups <= kMaxGroups;
   return Ok();
@@ -98,16 +98,15 @@ bool Aligned(std::initializer_list<const void*> pointers) {
   return bits % 16 == 0;
 }
 
-tfl_status ClearCounters(void* counters, cudaStream_t stream) {
-  return FromCuda(cudaMemsetAsync(counters, 0, kCounterBytes, stream),
-                  "clearing the grid's counters");
-}
-
 }  // namespace
 
-bool GridSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
+bool GridForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   GridPlan plan;
-  return MakeGridPlan(spec, limits, 0, &plan);
+  return MakeGridPlan(spec, limits, GridDirection::kForward, 0, &plan);
+}
+bool GridBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
+  GridPlan plan;
+  return MakeGridPlan(spec, limits, GridDirection::kBackward, 0, &plan);
 }
 
 // The step family's need is in both: it takes over where the grid does not fit after all.
@@ -144,7 +143,6 @@ tfl_status GridForward(const ForwardRecurrence& call, cudaStream_t stream) {
   params.hidden = reserve.hidden;
   params.exchange = scratch.exchange;
   params.counters = static_cast<uint32_t*>(scratch.counters);
-  TFL_RETURN_IF_ERROR(ClearCounters(scratch.counters, stream));
   return LaunchGrid(plan, GridDirection::kForward, spec.dtype, &params, stream);
 }
 
@@ -178,7 +176,6 @@ tfl_status GridBackward(const BackwardRecurrence& call, cudaStream_t stream) {
   params.exchange = scratch.exchange;
   params.partials = scratch.partials;
   params.counters = static_cast<uint32_t*>(scratch.counters);
-  TFL_RETURN_IF_ERROR(ClearCounters(scratch.counters, stream));
   TFL_RETURN_IF_ERROR(LaunchGrid(plan, GridDirection::kBackward, spec.dtype, &params, stream));
   return WritePreviousHiddenFromReserve(call, scratch.first_valid, stream);
 }

@@ -13,8 +13,9 @@
 
 namespace tfl::cuda {
 
-// Forward and backward; the reserve is that of reserve.h.
-bool GridSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+// The reserve is that of reserve.h.
+bool GridForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+bool GridBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
 int64_t GridForwardWorkspaceBytes(const tfl_lstm_spec& spec);
 int64_t GridBackwardWorkspaceBytes(const tfl_lstm_spec& spec);
 tfl_status GridForward(const ForwardRecurrence& call, cudaStream_t stream);

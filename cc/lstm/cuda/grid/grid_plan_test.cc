@@ -26,6 +26,7 @@ tfl_lstm_spec Spec(int64_t batch, int64_t hidden, tfl_dtype dtype) {
 }
 
 TEST(MakeGridPlan, Table) {
+  constexpr GridDirection kForward = GridDirection::kForward, kBackward = GridDirection::kBackward;
   const struct {
     int64_t batch, hidden;
     tfl_dtype dtype;
@@ -34,6 +35,7 @@ TEST(MakeGridPlan, Table) {
     int rows, groups;
     int64_t slices;
     int shared_bytes;
+    GridDirection direction = kForward;
   } rows[] = {
       {64, 1024, TFL_BFLOAT16, 0, 1024, 32, 2, 2, 149504},
       {1, 1024, TFL_BFLOAT16, 0, 1024, 16, 1, 1, 147456},
@@ -41,9 +43,13 @@ TEST(MakeGridPlan, Table) {
       {192, 1024, TFL_FLOAT16, 0, 1024, 32, 2, 6, 149504},
       {193, 1024, TFL_FLOAT16, 0, 0, 0, 0, 0, 0},  // four passes
       {64, 768, TFL_BFLOAT16, 0, 768, 32, 2, 2, 116736},
-      {64, 512, TFL_FLOAT32, 0, 512, 16, 4, 4, 139264},
-      {128, 264, TFL_FLOAT32, 0, 512, 32, 4, 4, 155648},
-      {64, 520, TFL_FLOAT32, 0, 0, 0, 0, 0, 0},
+      {64, 512, TFL_FLOAT32, 0, 512, 16, 4, 4, 73728},
+      {64, 512, TFL_FLOAT32, 0, 512, 16, 4, 4, 139264, kBackward},
+      {128, 264, TFL_FLOAT32, 0, 512, 32, 4, 4, 90112},
+      {128, 264, TFL_FLOAT32, 0, 512, 32, 4, 4, 155648, kBackward},
+      {64, 520, TFL_FLOAT32, 0, 768, 32, 2, 2, 122880},
+      {64, 520, TFL_FLOAT32, 0, 0, 0, 0, 0, 0, kBackward},
+      {64, 1024, TFL_FLOAT32, 0, 1024, 32, 2, 2, 155648},
       {64, 1024, TFL_FLOAT64, 0, 0, 0, 0, 0, 0},
       {64, 1004, TFL_BFLOAT16, 0, 0, 0, 0, 0, 0},  // not in vectors of 8 units
       {64, 256, TFL_BFLOAT16, 0, 0, 0, 0, 0, 0},   // half of the smallest
@@ -53,8 +59,8 @@ TEST(MakeGridPlan, Table) {
   for (const auto& row : rows) {
     SCOPED_TRACE(std::to_string(row.batch) + " x " + std::to_string(row.hidden));
     GridPlan plan;
-    const bool supported =
-        MakeGridPlan(Spec(row.batch, row.hidden, row.dtype), Hopper(), row.resident_blocks, &plan);
+    const bool supported = MakeGridPlan(Spec(row.batch, row.hidden, row.dtype), Hopper(),
+                                        row.direction, row.resident_blocks, &plan);
     ASSERT_EQ(supported, row.padded_hidden != 0);
     if (!supported) continue;
     EXPECT_EQ(plan.padded_hidden, row.padded_hidden);
@@ -68,13 +74,14 @@ TEST(MakeGridPlan, Table) {
 
 TEST(MakeGridPlan, OtherDevicesFunctionsAndFullPrecision) {
   GridPlan plan;
-  EXPECT_FALSE(MakeGridPlan(Spec(64, 1024, TFL_BFLOAT16), Ampere(), 0, &plan));
+  EXPECT_FALSE(
+      MakeGridPlan(Spec(64, 1024, TFL_BFLOAT16), Ampere(), GridDirection::kForward, 0, &plan));
   tfl_lstm_spec spec = Spec(64, 1024, TFL_BFLOAT16);
   spec.activation = TFL_RELU;
-  EXPECT_FALSE(MakeGridPlan(spec, Hopper(), 0, &plan));
+  EXPECT_FALSE(MakeGridPlan(spec, Hopper(), GridDirection::kForward, 0, &plan));
   spec = Spec(64, 512, TFL_FLOAT32);
   spec.allow_tf32 = 0;
-  EXPECT_FALSE(MakeGridPlan(spec, Hopper(), 0, &plan));
+  EXPECT_FALSE(MakeGridPlan(spec, Hopper(), GridDirection::kForward, 0, &plan));
 }
 
 TEST(MakeVectorPlan, Table) {

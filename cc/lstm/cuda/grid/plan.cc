@@ -14,16 +14,18 @@ constexpr int kMaxPasses = 3;
 
 }  // namespace
 
-bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int resident_blocks,
-                  GridPlan* plan) {
+bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDirection direction,
+                  int resident_blocks, GridPlan* plan) {
   if (limits.compute_capability != 90 || !limits.cooperative_launch) return false;
   if (spec.num_directions != 1 || spec.num_recurrent_dropout_masks != 0) return false;
-  // float32 multiplies in TF32; its weights fill the registers at half the hidden size.
+  // Of float32, with leave to round, forward multiplies scaled float16, and backward, whose factors
+  // no scale known beforehand fits, TF32: its weights fill the registers at half the hidden size.
   const bool wide = spec.dtype == TFL_FLOAT32 && spec.allow_tf32;
+  const bool wide_factors = wide && direction == GridDirection::kBackward;
   if (!wide && !Is16Bit(spec.dtype)) return false;
   if (spec.activation != TFL_TANH || spec.recurrent_activation != TFL_SIGMOID) return false;
   // Weights are read, and states written, in vectors of 8 and 4 units.
-  if (spec.hidden_size % 8 != 0 || spec.hidden_size > (wide ? 512 : 1024)) {
+  if (spec.hidden_size % 8 != 0 || spec.hidden_size > (wide_factors ? 512 : 1024)) {
     return false;
   }
   plan->padded_hidden = spec.hidden_size <= 512 ? 512 : (spec.hidden_size <= 768 ? 768 : 1024);
@@ -42,7 +44,7 @@ bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int res
   // Counters of arrivals are 32 bits wide.
   if (spec.steps > (int64_t{1} << 24)) return false;
   // While it runs: two buffers of what comes in, and what the rows' sums and results pass through.
-  const int element = wide ? 4 : 2;
+  const int element = wide_factors ? 4 : 2;
   const int buffers = 2 * plan->padded_hidden * plan->rows * element;
   const int sums = plan->rows * (wide ? kGridWideRowBytes : kGridRowBytes);
   const int staged_rows = 4 * kGridUnits;

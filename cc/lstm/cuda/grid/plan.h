@@ -15,7 +15,9 @@ constexpr int kGridChunkBlocks = 8;
 constexpr int kGridChunkUnits = kGridUnits * kGridChunkBlocks;
 constexpr int kGridClusterBlocks = 2;
 
-// Shared memory a batch row takes beside the two buffers, for elements of 2 and 4 bytes: 256 bytes
+enum class GridDirection { kForward, kBackward };
+
+// Shared memory a batch row takes beside the two buffers, for tensors of 2 and 4 bytes: 256 bytes
 // of half sums; forward 64 elements of gates, 80 bytes of c, 16 elements each of output and h;
 // backward 64 bytes of partial sums, 64 elements of gate gradients. The results are staged so that
 // they leave in whole sectors; all but the sums are padded by 16 bytes.
@@ -33,8 +35,8 @@ struct GridPlan {
 
 // False where the kernel cannot run the call. resident_blocks, if not 0, lowers what the limits
 // promise to what the driver said fits at once.
-bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int resident_blocks,
-                  GridPlan* plan);
+bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDirection direction,
+                  int resident_blocks, GridPlan* plan);
 
 }  // namespace tfl::cuda
 

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
   float* sums = shared + p.rows * words + 4 * kPerWarp * kVectorWarps;  // [rows][warps][8]
   uint64_t* exchange = p.exchange + int64_t(group) * 2 * p.rows * words;
 
+  const unsigned cleared = ClearExchange(exchange, p.rows, words, block * 32, 32);
   const int first_k = warp * 4 * kPerWarp + gate * 4;  // then 16 further for every 4 weights
   float weights[kPerWarp];
 #pragma unroll
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
     passed[n] = 0;
   }
   load_step(p.steps - 1, now);
-  __syncthreads();
+  ExchangeIsClear(cleared);
 
   // What publication `number` brings back to this block's units, for the rows this warp finishes.
   const auto collect = [&](uint32_t number) {

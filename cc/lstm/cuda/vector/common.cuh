@@ -9,6 +9,8 @@
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_VECTOR_COMMON_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_VECTOR_COMMON_CUH_
 
+#include <cooperative_groups.h>
+
 #include <algorithm>
 
 #include "cc/lstm/cuda/dispatch.h"
@@ -42,6 +44,19 @@ __device__ __forceinline__ float Round(float value) {
 __device__ __forceinline__ void Publish(uint64_t* word, float value, uint32_t number) {
   const uint64_t both = uint64_t(number) << 32 | __float_as_uint(value);
   *const_cast<volatile uint64_t*>(word) = both;
+}
+
+// Makes this block's words, of `words` a row those from `first` on, carry no step's number, and
+// says so to the grid. No block may collect before ExchangeIsClear.
+__device__ __forceinline__ unsigned ClearExchange(uint64_t* exchange, int rows, int words,
+                                                  int first, int count) {
+  for (int i = threadIdx.x; i < 2 * rows * count; i += kThreads) {
+    exchange[i / count * words + first + i % count] = 0;
+  }
+  return cooperative_groups::this_grid().barrier_arrive();
+}
+__device__ __forceinline__ void ExchangeIsClear(unsigned token) {
+  cooperative_groups::this_grid().barrier_wait(std::move(token));
 }
 
 // Waits until all `count` words carry `number`, and leaves their floats in `to`.

@@ -19,6 +19,8 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
   float* sums = shared + p.rows * words + kPerWarp * kVectorWarps;  // [rows][warps][32]
   uint64_t* exchange = p.exchange + int64_t(group) * 2 * p.rows * words;
 
+  const unsigned cleared =
+      ClearExchange(exchange, p.rows, words, block * kVectorUnits, kVectorUnits);
   float weights[kPerWarp];
 #pragma unroll
   for (int i = 0; i < kPerWarp; ++i) {
@@ -64,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
     seen[n] = false;
   }
   load_step(0, x, valid);
-  __syncthreads();
+  ExchangeIsClear(cleared);
 
   for (int step = 0; step < p.steps; ++step) {
     const bool last = step + 1 == p.steps;

@@ -16,7 +16,7 @@ struct VectorCommon {
   const void* recurrent_kernel;  // W
   bool wide_weights;             // W is float32, not T
   const uint8_t* mask;
-  uint64_t* exchange;  // [groups][2][rows][words], zeros; a word is a float and its step's number
+  uint64_t* exchange;  // [groups][2][rows][words]; a word is a float and its step's number
   int64_t batch;
   int steps;
   int hidden_size;

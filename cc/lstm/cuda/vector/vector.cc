@@ -66,10 +66,6 @@ void FillCommon(const Call& call, const VectorPlan& plan, void* exchange, Vector
   params->initial_c = call.initial_c;
 }
 
-tfl_status ClearExchange(void* exchange, int64_t bytes, cudaStream_t stream) {
-  return FromCuda(cudaMemsetAsync(exchange, 0, bytes, stream), "clearing the exchanged words");
-}
-
 }  // namespace
 
 tfl_status AllowSharedBytes(const void* kernel, int bytes) {
@@ -95,11 +91,12 @@ bool VectorSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
 }
 
 // A row costs arithmetic, which tensor cores do for many rows at once: measured on an H200, 16 rows
-// of 256 units still take less than half of a product a step, 8 rows of 1024 as long.
+// of 256 units still take less than half of a product a step, 8 rows of 1024 as long. Where the
+// grid would run forward alone, a product a step backward would cost more than it gains.
 bool VectorPreferred(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   constexpr int64_t kFewSteps = 3, kMostCells = 4096;
   VectorPlan plan;
-  return spec.steps >= kFewSteps && !GridSupported(spec, limits) &&
+  return spec.steps >= kFewSteps && !GridBackwardSupported(spec, limits) &&
          MakeVectorPlan(spec, limits, &plan) && plan.rows * spec.hidden_size <= kMostCells;
 }
 
@@ -124,7 +121,6 @@ tfl_status VectorForward(const ForwardRecurrence& call, cudaStream_t stream) {
   params.gates = reserve.gates;
   params.cell = static_cast<float*>(reserve.cell);
   params.hidden = reserve.hidden;
-  TFL_RETURN_IF_ERROR(ClearExchange(call.workspace, ExchangeBytes(spec, 1), stream));
   return LaunchVectorForward(plan, spec.dtype, params, stream);
 }
 
@@ -148,7 +144,6 @@ tfl_status VectorBackward(const BackwardRecurrence& call, cudaStream_t stream) {
   params.grad_gates = call.grad_gates;
   params.grad_initial_h = call.grad_initial_h;
   params.grad_initial_c = call.grad_initial_c;
-  TFL_RETURN_IF_ERROR(ClearExchange(scratch.exchange, ExchangeBytes(spec, 4), stream));
   TFL_RETURN_IF_ERROR(LaunchVectorBackward(plan, spec.dtype, params, stream));
   return WritePreviousHiddenFromReserve(call, scratch.first_valid, stream);
 }

@@ -88,10 +88,10 @@ struct BackwardInput {
 };
 
 template <typename T, int kHidden, int kRows>
-__global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
+__global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     __cluster_dims__(kGridClusterBlocks, 1, 1)
         BackwardKernel(const __grid_constant__ GridBackwardParams p) {
-  using C = Config<T, kHidden, kRows>;
+  using C = Config<T, T, kHidden, kRows>;
   constexpr int kTiles = C::kTiles;
   constexpr int kUnitTiles = kHidden / kTileUnits;
   constexpr int kExchangeBytes = kQuarters * C::kBufferBytes;
@@ -111,9 +111,11 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
   uint32_t* counters = p.counters + group * kGridCounters * kGridCounterPitch;
   uint32_t* partial_counters = counters + 2 * kUnitTiles * kGridCounterPitch;
   const bool ends_with_h = p.grad_initial_h != nullptr;
+  const unsigned cleared = ClearCounters(counters, block);
 
   if (warpgroup == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    CountersAreClear(cleared);
     ptx::ClusterSync();
     const uint32_t a_slice = ends_with_h ? p.steps : p.steps - 1;
     Produce<C>(a_slice * SlicesOf(group, p.slices, p.groups), kPublishers, quarter * C::kChunks,
@@ -125,6 +127,7 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
     const int lane = threadIdx.x % 32;
     uint32_t weights[C::kHalfSteps][4];
     LoadTransposed<T, kHidden, C>(p, shared, tile, quarter, weights);
+    CountersAreClear(cleared);
     ptx::FenceAsyncShared();
     ptx::ClusterSync();
 

@@ -2,6 +2,10 @@
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_COMMON_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_COMMON_CUH_
 
+#include <cooperative_groups.h>
+
+#include <utility>
+
 #include "cc/lstm/cuda/grid/plan.h"
 #include "cc/lstm/cuda/grid/sm90/kernels.h"
 #include "cc/lstm/cuda/grid/sm90/ptx.cuh"
@@ -9,9 +13,11 @@
 
 namespace tfl::cuda::grid {
 
-template <typename T, int kHidden, int kRows>
+// T is the type of the call's tensors, F that of the products' factors.
+template <typename T, typename F, int kHidden, int kRows>
 struct Config {
-  static constexpr int kElement = sizeof(T);
+  static constexpr int kElement = sizeof(F);
+  static constexpr int kResult = sizeof(T);
   static constexpr int kStepK = 32 / kElement;  // k of one product instruction
   static constexpr int kBlocks = kHidden / kGridUnits;
   static constexpr int kChunks = kHidden / kGridChunkUnits;
@@ -25,9 +31,9 @@ struct Config {
   // Offsets of, and bytes a row in, the staging of results behind the buffers and half sums.
   static constexpr int kHalfSums = 2 * kBufferBytes;
   static constexpr int kStage = kHalfSums + kRows * 256;
-  static constexpr int kGatesPitch = 64 * kElement + 16;
+  static constexpr int kGatesPitch = 64 * kResult + 16;
   static constexpr int kCellPitch = 80;
-  static constexpr int kHiddenPitch = 16 * kElement + 16;
+  static constexpr int kHiddenPitch = 16 * kResult + 16;
   static constexpr int kConsumers = 256;
   static constexpr int kThreads = kConsumers + 128;
   static_assert(kChunks % 2 == 0);
@@ -96,13 +102,6 @@ struct Quad<float> {
     static_cast<uint32_t*>(first)[lane_unit] = bits;
   }
 };
-// What the products take of it.
-template <typename T>
-__device__ __forceinline__ Quad<T> AsFactor(Quad<T> quad) {
-  if constexpr (sizeof(T) == 4) quad.bits = ptx::RoundToTf32(__uint_as_float(quad.bits));
-  return quad;
-}
-
 // They hold four gates each: each gets one gate, number 2 (bit 2) + (bit 3), of all 4 units.
 __device__ __forceinline__ uint64_t TransposeGates(uint32_t i_f, uint32_t g_o, int lane) {
   const bool bit2 = lane & 4, bit3 = lane & 8;
@@ -135,9 +134,10 @@ __device__ __forceinline__ void StageGates(unsigned char* row_units, const float
   }
 }
 
-// 16 bytes of weights in a row, from element `at`, as a factor of type T.
+// 16 bytes of weights in a row, from element `at`, times scale, as a factor of type T.
 template <typename T>
-__device__ __forceinline__ uint4 LoadWeights(const void* weights, bool wide, size_t at) {
+__device__ __forceinline__ uint4 LoadWeights(const void* weights, bool wide, size_t at,
+                                             float scale = 1.f) {
   if constexpr (sizeof(T) == 4) {
     const float4 a =
         __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(weights) + at));
@@ -147,8 +147,8 @@ __device__ __forceinline__ uint4 LoadWeights(const void* weights, bool wide, siz
     if (!wide) return __ldg(reinterpret_cast<const uint4*>(static_cast<const T*>(weights) + at));
     const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(weights) + at);
     const float4 a = __ldg(from), b = __ldg(from + 1);
-    const auto pack = [](float low, float high) {
-      return uint32_t(ToBits<T>(low)) | uint32_t(ToBits<T>(high)) << 16;
+    const auto pack = [scale](float low, float high) {
+      return uint32_t(ToBits<T>(low * scale)) | uint32_t(ToBits<T>(high * scale)) << 16;
     };
     return make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
   }
@@ -238,6 +238,16 @@ __device__ __forceinline__ void StoreGates(const unsigned char* stage, void* to,
                               unit) =
         *reinterpret_cast<const uint4*>(stage + row * kPitch + gate * 16 * kElement + part * 16);
   }
+}
+
+// Zeroes the group's counters, the work of its first block, and says so to the grid. No block may
+// count or wait before CountersAreClear. All threads of all blocks.
+__device__ __forceinline__ unsigned ClearCounters(uint32_t* counters, int block) {
+  if (block == 0 && threadIdx.x < kGridCounters) counters[threadIdx.x * kGridCounterPitch] = 0;
+  return cooperative_groups::this_grid().barrier_arrive();
+}
+__device__ __forceinline__ void CountersAreClear(unsigned token) {
+  cooperative_groups::this_grid().barrier_wait(std::move(token));
 }
 
 // Thread 0 of every block, before its first ClusterSync.

@@ -1,4 +1,9 @@
-// The whole recurrence in one kernel, for 16-bit types on Hopper.
+// The whole recurrence in one kernel, for 16-bit factors on Hopper.
+//
+// float32 tensors, where TF32's precision is allowed, meet in float16, whose 11 significant bits
+// are TF32's: weights times a power of two that brings a block's largest below 2^15, h times one
+// that does so for its row. The sums are float32 and divided by both. What is lost below float16's
+// range is less than 2^-39 of the largest factor.
 //
 // A group of blocks_per_group blocks holds the recurrent kernel once; each block computes 16 units
 // for the group's `kRows` batch rows. Its part of the recurrent kernel, 64 gate rows by kHidden,
@@ -19,23 +24,90 @@
 
 namespace tfl::cuda::grid {
 
+template <typename T>
+struct Factor {
+  using type = T;
+};
+template <>
+struct Factor<float> {
+  using type = __half;
+};
+
+// The power of two that brings a finite positive number to [2^14, 2^15), or zero to itself.
+__device__ __forceinline__ float ScaleFor(float most) {
+  const int exponent = static_cast<int>(__float_as_uint(most) >> 23) - 127;
+  return most == 0 ? 1.f : __uint_as_float(uint32_t(127 + min(14 - exponent, 100)) << 23);
+}
+__device__ __forceinline__ float LargerFinite(float most, float value) {
+  const float size = fabsf(value);
+  return size <= 3.402823466e38f && size > most ? size : most;
+}
+__device__ __forceinline__ float WarpMost(float most) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, distance));
+  }
+  return most;
+}
+
+// The scale of the block's weights; `shared` is scratch.
+template <typename C>
+__device__ __forceinline__ float WeightScale(const GridForwardParams& p, float* shared,
+                                             int first_unit) {
+  constexpr int kVectors = 16;  // of 4 weights, a row of k
+  const int at = threadIdx.x % kVectors * 4, unit = first_unit + at % kGridUnits;
+  float most = 0;
+  if (unit < p.hidden_size) {
+#pragma unroll 8
+    for (int k = threadIdx.x / kVectors; k < p.hidden_size; k += C::kConsumers / kVectors) {
+      const float4 four = __ldg(reinterpret_cast<const float4*>(
+          static_cast<const float*>(p.recurrent_kernel) +
+          (size_t(k) * 4 + at / kGridUnits) * p.hidden_size + unit));
+      most = LargerFinite(LargerFinite(most, four.x), four.y);
+      most = LargerFinite(LargerFinite(most, four.z), four.w);
+    }
+  }
+  most = WarpMost(most);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = most;
+  ptx::NamedBarrier(1, C::kConsumers);
+#pragma unroll
+  for (int i = 0; i < C::kConsumers / 32; ++i) most = fmaxf(most, shared[i]);
+  ptx::NamedBarrier(1, C::kConsumers);
+  return ScaleFor(most);
+}
+
+// scales[row] for initial_h of the slice's rows; those beyond the batch are computed like row 0.
+template <int kRows>
+__device__ __forceinline__ void InitialScales(const GridForwardParams& p, int64_t first_row,
+                                              float* scales) {
+  for (int at = threadIdx.x / 32; at < kRows; at += 8) {
+    const int64_t row = first_row + at < p.batch ? first_row + at : 0;
+    const float* h = static_cast<const float*>(p.initial_h) + row * p.hidden_size;
+    float most = 1;
+    for (int i = threadIdx.x % 32; i < p.hidden_size; i += 32) most = LargerFinite(most, h[i]);
+    most = WarpMost(most);
+    if (threadIdx.x % 32 == 0) scales[at] = ScaleFor(most);
+  }
+}
+
 // Fills weights[step][4], the A fragments of m64k16: this warp's 16 gate rows are 4 gates (rows
 // 4 gate + unit) of 4 units. Goes through shared memory for reads of 16 bytes.
-template <typename T, typename C>
+template <typename F, typename C>
 __device__ __forceinline__ void LoadFragments(const GridForwardParams& p, unsigned char* shared,
-                                              int first_unit, uint32_t (*weights)[4]) {
-  constexpr int kHidden = C::kHalfSteps * C::kStepK * 2, kElement = C::kElement;
-  constexpr int kVectors = 64 * kElement / 16;  // of 16 bytes, a row of k
+                                              int first_unit, float scale, uint32_t (*weights)[4]) {
+  constexpr int kHidden = C::kHalfSteps * C::kStepK * 2;
+  constexpr int kVectors = 64 * 2 / 16;  // of 16 bytes, a row of k
+  static_assert(C::kElement == 2);
 #pragma unroll 8
   for (int task = threadIdx.x; task < kHidden * kVectors; task += C::kConsumers) {
-    const int k = task / kVectors, at = task % kVectors * (16 / kElement);
+    const int k = task / kVectors, at = task % kVectors * 8;
     const int gate = at / kGridUnits, unit = first_unit + at % kGridUnits;
     uint4 vector = make_uint4(0, 0, 0, 0);
     if (k < p.hidden_size && unit < p.hidden_size) {
-      vector = LoadWeights<T>(p.recurrent_kernel, p.wide_weights,
-                              (size_t(k) * 4 + gate) * p.hidden_size + unit);
+      vector = LoadWeights<F>(p.recurrent_kernel, p.wide_weights,
+                              (size_t(k) * 4 + gate) * p.hidden_size + unit, scale);
     }
-    *reinterpret_cast<uint4*>(shared + k * C::kStagingPitch + at * kElement) = vector;
+    *reinterpret_cast<uint4*>(shared + k * C::kStagingPitch + at * 2) = vector;
   }
   ptx::NamedBarrier(1, C::kConsumers);
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
@@ -44,29 +116,27 @@ __device__ __forceinline__ void LoadFragments(const GridForwardParams& p, unsign
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int row = lane / 4 + (part & 1) * 8;
-      const int k = (group * C::kHalfSteps + step) * C::kStepK + lane % 4 * (4 / kElement) +
-                    (part & 2) * (8 / kElement);
+      const int k = (group * C::kHalfSteps + step) * C::kStepK + lane % 4 * 2 + (part & 2) * 4;
       const unsigned char* at =
-          shared + k * C::kStagingPitch + (row / 4 * kGridUnits + warp * 4 + row % 4) * kElement;
-      if constexpr (kElement == 4) {
-        weights[step][part] = *reinterpret_cast<const uint32_t*>(at);
-      } else {
-        weights[step][part] = uint32_t(*reinterpret_cast<const uint16_t*>(at)) |
-                              uint32_t(*reinterpret_cast<const uint16_t*>(at + C::kStagingPitch))
-                                  << 16;
-      }
+          shared + k * C::kStagingPitch + (row / 4 * kGridUnits + warp * 4 + row % 4) * 2;
+      weights[step][part] = uint32_t(*reinterpret_cast<const uint16_t*>(at)) |
+                            uint32_t(*reinterpret_cast<const uint16_t*>(at + C::kStagingPitch))
+                                << 16;
     }
   }
 }
 
 template <typename T, int kHidden, int kRows>
-__global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
+__global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, kRows>::kThreads, 1)
     __cluster_dims__(kGridClusterBlocks, 1, 1)
         ForwardKernel(const __grid_constant__ GridForwardParams p) {
-  using C = Config<T, kHidden, kRows>;
+  using F = typename Factor<T>::type;
+  using C = Config<T, F, kHidden, kRows>;
+  constexpr bool kScaled = !std::is_same_v<T, F>;
   constexpr int kTiles = C::kTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(8) uint64_t full[2 * C::kChunks];
+  __shared__ float initial_scales[kRows];  // used with kScaled
   const int group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   const uint32_t buffers = ptx::SharedAddress(shared), barriers = ptx::SharedAddress(full);
@@ -75,9 +145,11 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
       static_cast<unsigned char*>(p.exchange) + size_t(group) * 2 * C::kBufferBytes;
   uint32_t* counters = p.counters + group * kGridCounters * kGridCounterPitch;
   const bool starts_with_h = p.initial_h != nullptr;
+  const unsigned cleared = ClearCounters(counters, block);
 
   if (warpgroup == 2) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    CountersAreClear(cleared);
     ptx::ClusterSync();  // both blocks have emptied their shared memory of weights
     const uint32_t a_slice = starts_with_h ? p.steps : p.steps - 1;
     Produce<C>(a_slice * SlicesOf(group, p.slices, p.groups), kGridChunkBlocks, 0, exchange,
@@ -88,7 +160,13 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
     const int lane = threadIdx.x % 32;
     uint32_t weights[C::kHalfSteps][4];
-    LoadFragments<T, C>(p, shared, block * kGridUnits, weights);
+    float weight_scale = 1;
+    if constexpr (kScaled) {
+      weight_scale = WeightScale<C>(p, reinterpret_cast<float*>(shared), block * kGridUnits);
+    }
+    LoadFragments<F, C>(p, shared, block * kGridUnits, weight_scale, weights);
+    const float weight_unscale = 1.f / weight_scale;
+    CountersAreClear(cleared);
     ptx::FenceAsyncShared();
     ptx::ClusterSync();
 
@@ -113,16 +191,17 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
     unsigned char* output_stage = cell_stage + kRows * C::kCellPitch;
     unsigned char* hidden_stage = output_stage + kRows * C::kHiddenPitch;
     // Core matrices are 8 rows by 16 bytes of units.
-    constexpr int kWarpBytes = 4 * C::kElement;
+    constexpr int kWarpBytes = 4 * C::kElement, kResultBytes = 4 * C::kResult;
+    constexpr float kUnitScale = 16384;  // of h that steps gave, at most 1
     unsigned char* my_exchange = exchange + block * (kGridUnits * kRows * C::kElement) +
                                  warp * kWarpBytes / 16 * (kRows * 16) + warp * kWarpBytes % 16;
     uint32_t consumed = 0, published = 0;
 
-    const auto publish = [&](const Quad<T>(&units)[kTiles]) {
+    const auto publish = [&](const Quad<F>(&units)[kTiles]) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        AsFactor(units[n]).Store(
-            my_exchange + (published & 1) * C::kBufferBytes + (lane_row + n * 8) * 16, lane_unit);
+        units[n].Store(my_exchange + (published & 1) * C::kBufferBytes + (lane_row + n * 8) * 16,
+                       lane_unit);
       }
       ++published;
       ptx::FenceAsyncGlobal();
@@ -138,6 +217,14 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
       float c[kTiles], x[kTiles][4];
       Bits<T> h[kTiles];
       uint8_t valid[kTiles];
+      float scale[kTiles];  // of h, as published
+      const auto factor = [lane](Bits<T> bits, float by) {
+        if constexpr (kScaled) {
+          return Quad<F>(ToBits<F>(__uint_as_float(bits) * by), lane);
+        } else {
+          return Quad<F>(bits, lane);
+        }
+      };
       const auto load_step = [&](int step, float(&values)[kTiles][4], uint8_t(&mask)[kTiles]) {
         const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
@@ -162,10 +249,18 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
                    : 0.f;
       }
       load_step(0, x, valid);
-      if (starts_with_h) {
-        Quad<T> units[kTiles];
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) units[n] = Quad<T>(h[n], lane);
+      for (int n = 0; n < kTiles; ++n) scale[n] = kUnitScale;
+      if (starts_with_h) {
+        if constexpr (kScaled) {
+          InitialScales<kRows>(p, int64_t(slice) * kRows, initial_scales);
+          ptx::NamedBarrier(1, C::kConsumers);
+#pragma unroll
+          for (int n = 0; n < kTiles; ++n) scale[n] = initial_scales[lane_row + n * 8];
+        }
+        Quad<F> units[kTiles];
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) units[n] = factor(h[n], scale[n]);
         publish(units);
       } else {
         ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
@@ -180,38 +275,53 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
 #pragma unroll
         for (int i = 0; i < 8 * kTiles; ++i) d[i] = 0;
         if (step > 0 || starts_with_h) {
-          Multiply<T, kRows, C>(d, weights, consumed, warpgroup, buffers, barriers);
+          Multiply<F, kRows, C>(d, weights, consumed, warpgroup, buffers, barriers);
           AddHalves<C>(d, half_sums, consumed, warpgroup, barriers);
           ++consumed;
         }
 
-        Quad<T> units[kTiles], out[kTiles];
+        Quad<F> factors[kTiles];
+        Quad<T> out[kTiles];
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           // A lane of the lower half has gates i and g of two rows, of the upper half f and o.
           const float* sums = d + n * 4;
           const float ra = __shfl_xor_sync(~0u, upper ? sums[0] : sums[1], 16);
           const float rb = __shfl_xor_sync(~0u, upper ? sums[2] : sums[3], 16);
-          const float i = FastSigmoid((upper ? ra : sums[0]) + x[n][0] + bias[0]);
-          const float f = FastSigmoid((upper ? sums[1] : ra) + x[n][1] + bias[1]);
-          const float g = FastTanh((upper ? rb : sums[2]) + x[n][2] + bias[2]);
-          const float o = FastSigmoid((upper ? sums[3] : rb) + x[n][3] + bias[3]);
+          float z[4] = {upper ? ra : sums[0], upper ? sums[1] : ra, upper ? rb : sums[2],
+                        upper ? sums[3] : rb};
+          if constexpr (kScaled) {
+            const float unscale = __fdividef(weight_unscale, scale[n]);
+#pragma unroll
+            for (int g = 0; g < 4; ++g) z[g] *= unscale;
+          }
+          const float i = FastSigmoid(z[0] + x[n][0] + bias[0]);
+          const float f = FastSigmoid(z[1] + x[n][1] + bias[1]);
+          const float g = FastTanh(z[2] + x[n][2] + bias[2]);
+          const float o = FastSigmoid(z[3] + x[n][3] + bias[3]);
           if (valid[n]) {
             c[n] = fmaf(f, c[n], i * g);
             h[n] = ToBits<T>(o * FastTanh(c[n]));
             seen[n] = true;
+            scale[n] = kUnitScale;
           }
-          units[n] = Quad<T>(h[n], lane);
+          factors[n] = factor(h[n], scale[n]);
           const int at = lane_row + n * 8;
-          out[n] = units[n];
+          Quad<T> kept;
+          if constexpr (kScaled) {
+            kept = Quad<T>(h[n], lane);
+          } else {
+            kept = factors[n];
+          }
+          out[n] = kept;
           if (p.mask != nullptr) {
             const bool repeats = valid[n] || (seen[n] && !p.zero_output_for_mask);
             out[n] = Quad<T>(repeats ? h[n] : 0, lane);
           }
           if (p.gates != nullptr) {
-            out[n].Store(output_stage + at * C::kHiddenPitch + warp * kWarpBytes, lane_unit);
-            units[n].Store(hidden_stage + at * C::kHiddenPitch + warp * kWarpBytes, lane_unit);
-            StageGates<T>(gates_stage + at * C::kGatesPitch + warp * kWarpBytes, {i, f, g, o},
+            out[n].Store(output_stage + at * C::kHiddenPitch + warp * kResultBytes, lane_unit);
+            kept.Store(hidden_stage + at * C::kHiddenPitch + warp * kResultBytes, lane_unit);
+            StageGates<T>(gates_stage + at * C::kGatesPitch + warp * kResultBytes, {i, f, g, o},
                           lane);
             *reinterpret_cast<float*>(cell_stage + at * C::kCellPitch +
                                       (warp * 4 + lane_unit) * 4) = c[n];
@@ -220,16 +330,16 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
         if (last) {
           ptx::NamedBarrier(1, C::kConsumers);
         } else {
-          publish(units);
+          publish(factors);
         }
 
         // Nobody waits for what follows. Stages are written again behind the next step's barrier.
         const int64_t first_row = int64_t(slice) * kRows;
         const auto store_hidden = [&](const unsigned char* stage, int task, void* to,
                                       int64_t row_stride, int64_t step_offset) {
-          constexpr int kVectors = C::kElement;  // of 16 bytes, a row
+          constexpr int kVectors = C::kResult;  // of 16 bytes, a row
           const int at = task / kVectors, part = task % kVectors;
-          const int from_unit = block * kGridUnits + part * (16 / C::kElement);
+          const int from_unit = block * kGridUnits + part * (16 / C::kResult);
           if (task < 0 || at >= kRows || first_row + at >= p.batch || from_unit >= hidden) return;
           *reinterpret_cast<uint4*>(static_cast<T*>(to) +
                                     ((first_row + at) * row_stride + step_offset) * hidden +
@@ -264,7 +374,7 @@ __global__ void __launch_bounds__(Config<T, kHidden, kRows>::kThreads, 1)
                 *reinterpret_cast<const uint4*>(cell_stage + at * C::kCellPitch + thread % 4 * 16);
           }
           if (p.hidden != nullptr) {
-            store_hidden(hidden_stage, C::kElement == 4 ? thread : thread - 192, p.hidden, 1,
+            store_hidden(hidden_stage, C::kResult == 4 ? thread : thread - 192, p.hidden, 1,
                          step * p.batch);
           }
         }

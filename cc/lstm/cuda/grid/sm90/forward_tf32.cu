@@ -3,7 +3,7 @@
 namespace tfl::cuda {
 
 const void* GridForwardKernelTf32(const GridPlan& plan) {
-  return TFL_GRID_CHOOSE_ROWS(ForwardKernel, float, 512, plan);
+  return TFL_GRID_CHOOSE(ForwardKernel, float, plan);
 }
 
 }  // namespace tfl::cuda

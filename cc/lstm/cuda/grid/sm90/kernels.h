@@ -16,7 +16,7 @@ constexpr int kGridCounters = 96;
 constexpr int kGridCounterPitch = 32;  // uint32: each counter has a cache line of its own
 
 // In both, void stands for the spec's dtype or, with wide_weights, float32 weights. Counters are
-// [groups][kGridCounters][kGridCounterPitch] zeros. Strides count rows of x, mask and sequences.
+// [groups][kGridCounters][kGridCounterPitch]. Strides count rows of x, mask and sequences.
 struct GridForwardParams {
   const float* projection;  // [rows, 4 hidden]
   const void* recurrent_kernel;
@@ -73,8 +73,6 @@ struct GridBackwardParams {
   bool return_sequences;
   bool zero_output_for_mask;
 };
-
-enum class GridDirection { kForward, kBackward };
 
 // How many blocks of the plan's kernel the device holds at once.
 tfl_status GridResidentBlocks(const GridPlan& plan, GridDirection direction, tfl_dtype dtype,
