@@ -29,9 +29,12 @@ class FusedLSTMOutput(NamedTuple):
 
 def _weight_dtype(x: tf.Tensor, kernel: Any) -> tf.DType:
     """float32 where a half or bfloat16 x meets float32 weights, else x's dtype."""
+    x_dtype = x.dtype
+    if x_dtype is tf.float32 or x_dtype.size != 2:
+        return x_dtype
     dtype = getattr(kernel, "dtype", None)
     is_float32 = dtype is not None and tf.as_dtype(dtype) == tf.float32
-    return tf.float32 if is_float32 and x.dtype.size == 2 else x.dtype
+    return tf.float32 if is_float32 else x_dtype
 
 
 @tf.autograph.experimental.do_not_convert
@@ -116,9 +119,9 @@ def fused_lstm(
 def raw_ops_here() -> ModuleType | None:
     """The ops' wrappers; None without the op library, or where XLA compiles and lacks its own."""
     raw_ops = _loader.raw_ops()
-    if raw_ops is not None and _tensorflow.in_xla_context() and not _xla.available():
-        return None
-    return raw_ops
+    if raw_ops is None or tf.executing_eagerly():
+        return raw_ops
+    return None if _tensorflow.in_xla_context() and not _xla.available() else raw_ops
 
 
 def as_list(tensor: tf.Tensor | None) -> list[tf.Tensor]:

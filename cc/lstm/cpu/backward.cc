@@ -94,6 +94,12 @@ class BackwardPass {
   }
 
  private:
+  struct WeightGradient {
+    int64_t rows;
+    Rows<const T> a;
+    void* gradient;
+  };
+
   void ConvertWeights(int index, int count) {
     const auto convert = [&](const void* from, int64_t rows, T* to) {
       const Part part(rows * 4 * spec_.hidden_size, index, count);
@@ -182,11 +188,10 @@ class BackwardPass {
       const int64_t tiles = passes->tiles_.tiles, each = passes->panels_ * tiles;
       member.Phase(plan.step_tasks, [&](int index, int count) {
         const Part part(directions * each, index, count);
-        int64_t panel = part.begin % each / tiles, tile = part.begin % tiles;
-        for (int64_t i = part.begin; i < part.end; ++i) {
-          passes[i / each].StepTile(step, panel, tile);
-          if (++tile == tiles) tile = 0, ++panel;
-          if (panel == passes->panels_) panel = 0;
+        for (int64_t i = part.begin, next; i < part.end; i = next) {
+          const int64_t panel = i / tiles, first = panel * tiles;
+          next = std::min(part.end, first + tiles);
+          passes[i / each].StepTiles(step, panel % passes->panels_, i - first, next - first);
         }
       });
     }
@@ -196,40 +201,63 @@ class BackwardPass {
     const Part part(tiles_.tiles, index, plan_.row_tasks);
     for (int64_t step = spec_.steps - 1; step >= -1; --step) {
       for (int64_t panel = 0; panel < panels_; ++panel) {
-        for (int64_t tile = part.begin; tile < part.end; ++tile) StepTile(step, panel, tile);
+        StepTiles(step, panel, part.begin, part.end);
       }
     }
   }
 
-  // dh before step + 1, then step itself, for the rows of a tile and a panel of units.
-  void StepTile(int64_t step, int64_t panel, int64_t tile_index) {
-    const int64_t padded = plan_.hidden_padded, depth = 4 * padded;
+  // dh before step + 1, then step itself, for the rows of some tiles and a panel of units. Tile by
+  // tile for each block of the depth, so that the panel's part stays in the second-level cache.
+  void StepTiles(int64_t step, int64_t panel, int64_t tile_begin, int64_t tile_end) {
+    const int64_t depth = step + 1 < spec_.steps ? 4 * plan_.hidden_padded : 0;
+    alignas(64) T dh[kStepTiles * kTileRows][PanelWidth<T>()];
+    for (int64_t first = tile_begin, last; first < tile_end; first = last) {
+      last = std::min(tile_end, first + kStepTiles);
+      // With a mask for each gate the depth goes gate by gate.
+      const bool whole = last - first == 1 || spec_.num_recurrent_dropout_masks == 4;
+      const int64_t block = whole ? depth : kBlockDepth;
+      int64_t p = 0;
+      do {
+        for (int64_t tile = first; tile < last; ++tile) {
+          StepTile(step, panel, tile, tile - first, p, std::min(block, depth - p),
+                   dh + (tile - first) * kTileRows);
+        }
+        p += block;
+      } while (p < depth);
+    }
+  }
+
+  // Adds depth [p, p + depth) to dh, and ends the step where that is the rest of it.
+  HWY_INLINE void StepTile(int64_t step, int64_t panel, int64_t tile_index, int64_t turn, int64_t p,
+                           int64_t depth, T (*dh)[PanelWidth<T>()]) {
+    const int64_t padded = plan_.hidden_padded, whole = 4 * padded;
     const int64_t row = tiles_.Begin(tile_index), unit = panel * PanelWidth<T>();
     const int rows = static_cast<int>(tiles_.Begin(tile_index + 1) - row);
     const int vectors = static_cast<int>(std::min<int64_t>(4, (padded - unit) / Width<T>()));
-    alignas(64) T dh[kTileRows][PanelWidth<T>()];
+    const bool ends = depth == 0 || p + depth == whole;
     Tile<T> tile;
-    tile.panel = recurrent_ + panel * depth * PanelWidth<T>();
-    tile.depth = step + 1 < spec_.steps ? depth : 0;
-    // The next panel comes from the third-level cache, a quarter with each of this one's tiles.
-    if (tile_index < 4 && panel + 1 < panels_) {
-      tile.next = tile.panel + depth * PanelWidth<T>() + tile_index * depth * Width<T>();
+    tile.panel = recurrent_ + (panel * whole + p) * PanelWidth<T>();
+    tile.depth = depth;
+    // What follows comes from the third-level cache, a quarter with each of the first tiles.
+    if (turn < 4 && (panel + 1 < panels_ || !ends)) {
+      tile.next = tile.panel + depth * PanelWidth<T>() + turn * depth * Width<T>();
     }
     for (int r = 0; r < rows; ++r) {
-      if (tile.depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * depth;
+      if (depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * whole + p;
+      tile.from[r] = p == 0 ? nullptr : dh[r];
       tile.to[r] = dh[r];
+      if (ends) PrefetchVectors(step, row + r, unit, vectors);
     }
     const int masks = spec_.num_recurrent_dropout_masks;
     WithConstant<4>(vectors, [&](auto constant) {
-      if (masks < 4 || tile.depth == 0) {
+      if (masks < 4 || depth == 0) {
         RunTileRows<constant.value>(tile, rows);
       } else {
         RunGateTiles<constant.value>(tile, rows, row, unit, dh);
       }
     });
-    if (masks == 1) {
-      for (int r = 0; r < rows; ++r) Drop(0, row + r, unit, vectors, dh[r]);
-    }
+    if (!ends) return;
+    for (int r = 0; r < rows && masks == 1; ++r) Drop(0, row + r, unit, vectors, dh[r]);
     for (int r = 0; r < rows; ++r) {
       for (int v = 0; v < vectors; ++v) {
         const int64_t offset = v * Width<T>();
@@ -241,7 +269,7 @@ class BackwardPass {
   // The sum over the gates of their shares of dh, each times its mask.
   template <int kVectors>
   void RunGateTiles(Tile<T> tile, int rows, int64_t row, int64_t unit,
-                    T (&dh)[kTileRows][PanelWidth<T>()]) const {
+                    T (*dh)[PanelWidth<T>()]) const {
     const Tag<T> d;
     const int64_t padded = plan_.hidden_padded;
     alignas(64) T part[kTileRows][PanelWidth<T>()];
@@ -267,6 +295,27 @@ class BackwardPass {
     const T* mask = recurrent_mask_ + gate * state_ + row * plan_.hidden_padded + unit;
     for (int64_t i = 0; i < vectors * Width<T>(); i += Width<T>()) {
       hn::StoreU(hn::Mul(hn::LoadU(d, values + i), hn::LoadU(d, mask + i)), d, values + i);
+    }
+  }
+
+  // What the pointwise part of a tile reads, long before it does.
+  HWY_INLINE void PrefetchVectors(int64_t step, int64_t row, int64_t unit, int vectors) const {
+    if (step < 0) return;
+    const int64_t padded = plan_.hidden_padded;
+    const T* gates = gates_ + (step * spec_.batch + row) * 4 * padded + unit;
+    const T* cell = cell_ + step * state_ + row * padded + unit;
+    const char* grad_output = nullptr;
+    if (saved_.grad_output != nullptr && spec_.return_sequences) {
+      grad_output = static_cast<const char*>(
+          At(saved_.grad_output, spec_.dtype, output_rows_.Start(step, row) + unit));
+    }
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t offset = v * Width<T>();
+      for (int g = 0; g < 4; ++g) hwy::Prefetch(gates + g * padded + offset);
+      hwy::Prefetch(cell + offset);
+      if (grad_output != nullptr) {
+        hwy::Prefetch(grad_output + offset * static_cast<int64_t>(ElementBytes(spec_.dtype)));
+      }
     }
   }
 
@@ -352,26 +401,26 @@ class BackwardPass {
     const int64_t input = spec_.input_size, width = 4 * plan_.hidden_padded;
     const Rows<T> grad_x = {GradX(), CallerRows(spec_, input, spec_.go_backwards)};
     Product<T> product;
-    product.rows = spec_.steps * spec_.batch;
     product.depth = width;
-    product.a = {grad_gates_, DenseRows(spec_.batch, width)};
+    product.parts = 1;
+    auto& part = product.part[0];
+    part = {spec_.steps * spec_.batch, {grad_gates_, DenseRows(spec_.batch, width)}, grad_x};
     product.a_transposed = false;
     product.b = Transposed(kernel_, input);
-    product.c = grad_x;
     product.bias = nullptr;
     if (spec_.num_dropout_masks == 0) {
       product.accumulate = direction_ > 0;
       Multiply(member, product);
       return;
     }
-    product.c = {grad_x_part_, DenseRows(spec_.batch, input)};
+    part.c = {grad_x_part_, DenseRows(spec_.batch, input)};
     if (spec_.num_dropout_masks == 4) product.depth = plan_.hidden_padded;
     for (int gate = 0; gate < spec_.num_dropout_masks; ++gate) {
       Multiply(member, product);
       member.Phase(1, [&](int index, int count) {
-        const Part part(product.rows, index, count);
-        for (int64_t r = part.begin; r < part.end; ++r) {
-          T* share = product.c(r);
+        const Part rows(part.rows, index, count);
+        for (int64_t r = rows.begin; r < rows.end; ++r) {
+          T* share = part.c(r);
           MultiplyElements(spec_.dtype, DropoutMask(gate, r % spec_.batch), input, share, share);
           T* to = grad_x(r);
           if (gate == 0 && direction_ == 0) {
@@ -381,7 +430,7 @@ class BackwardPass {
           }
         }
       });
-      product.a.data += plan_.hidden_padded;
+      part.a.data += plan_.hidden_padded;
       product.b.data += spec_.hidden_size;
     }
   }
@@ -394,23 +443,35 @@ class BackwardPass {
 
   void WeightGradients(Member& member) {
     const int64_t input = spec_.input_size, hidden = spec_.hidden_size;
+    const int masks = spec_.num_dropout_masks, recurrent_masks = spec_.num_recurrent_dropout_masks;
+    WeightGradient gradients[2];
+    int count = 0;
     if (void* gradient = gradients_.grad_kernel[direction_]; gradient != nullptr) {
       const Rows<const T> x = plan_.copy_x
                                   ? Rows<const T>{x_, DenseRows(spec_.batch, input)}
                                   : Rows<const T>{static_cast<const T*>(inputs_.x),
                                                   CallerRows(spec_, input, spec_.go_backwards)};
-      WeightGradient(member, x, input, spec_.num_dropout_masks, gradient,
-                     [&](int gate, int index, int count) {
-                       if (gate > 0) CopyInput(gate, index, count);
-                     });
+      gradients[count++] = {input, x, gradient};
+      if (masks > 0) {
+        Multiply(member, gradients, 1, masks, [&](int gate, int index, int tasks) {
+          if (gate > 0) CopyInput(gate, index, tasks);
+        });
+        count = 0;
+      }
     }
     if (void* gradient = gradients_.grad_recurrent_kernel[direction_]; gradient != nullptr) {
-      const int masks = spec_.num_recurrent_dropout_masks;
-      const Rows<const T> h{masks == 0 ? hidden_ : dropped_,
+      const Rows<const T> h{recurrent_masks == 0 ? hidden_ : dropped_,
                             DenseRows(spec_.batch, plan_.hidden_padded)};
-      WeightGradient(member, h, hidden, masks, gradient,
-                     [&](int gate, int index, int count) { CopyHidden(gate, index, count); });
+      if (recurrent_masks > 0) {
+        const WeightGradient recurrent = {hidden, h, gradient};
+        Multiply(member, &recurrent, 1, recurrent_masks,
+                 [&](int gate, int index, int tasks) { CopyHidden(gate, index, tasks); });
+      } else {
+        gradients[count++] = {hidden, h, gradient};
+      }
     }
+    // Together, where they can, so that grad_gates is packed once.
+    if (count > 0) Multiply(member, gradients, count, 0, [](int, int, int) {});
   }
 
   // h before every step as it met the recurrent weights of a gate.
@@ -423,17 +484,15 @@ class BackwardPass {
     }
   }
 
-  // gradient [rows, 4 hidden] = a^T grad_gates. With masks, copy(gate, index, count) fills a's part
-  // first, for all gates or for one after the other.
+  // gradient [rows, 4 hidden] = a^T grad_gates, for one or two. With masks, copy(gate, index,
+  // tasks) fills a's part first, for all gates or for one after the other.
   template <class Copy>
-  void WeightGradient(Member& member, const Rows<const T>& a, int64_t rows, int masks,
-                      void* gradient, const Copy& copy) {
+  void Multiply(Member& member, const WeightGradient* gradients, int parts, int masks,
+                const Copy& copy) {
     const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
     const bool direct = plan_.plain_gates && !plan_.convert_weights;
     Product<T> product;
-    product.rows = rows;
     product.depth = spec_.steps * spec_.batch;
-    product.a = a;
     product.a_transposed = true;
     product.b = {Columns<T>::kPlain,
                  grad_gates_,
@@ -441,29 +500,40 @@ class BackwardPass {
                  masks == 4 ? padded : 4 * padded,
                  hidden,
                  padded};
-    product.c = {direct ? static_cast<T*>(gradient) : grad_kernel_, DenseRows(1, 4 * padded)};
     product.bias = nullptr;
+    product.parts = parts;
+    T* buffer = grad_kernel_;
+    for (int k = 0; k < parts; ++k) {
+      const WeightGradient& gradient = gradients[k];
+      T* c = direct ? static_cast<T*>(gradient.gradient) : buffer;
+      product.part[k] = {gradient.rows, gradient.a, {c, DenseRows(1, 4 * padded)}};
+      buffer += gradient.rows * 4 * padded;
+    }
     if (masks == 0) Multiply(member, product);
     for (int gate = 0; gate < masks; ++gate) {
-      member.Phase(1, [&](int index, int count) { copy(gate, index, count); });
+      member.Phase(1, [&](int index, int tasks) { copy(gate, index, tasks); });
       Multiply(member, product);
       product.b.data += padded;
-      product.c.data += padded;
+      product.part[0].c.data += padded;
     }
     if (direct) return;
-    member.Phase(1, [&](int index, int count) {
-      const Part part(rows, index, count);
-      for (int64_t r = part.begin; r < part.end; ++r) {
-        for (int gate = 0; gate < 4; ++gate) {
-          WriteElements(spec_.weight_dtype, grad_kernel_ + (r * 4 + gate) * padded, hidden,
-                        At(gradient, spec_.weight_dtype, (r * 4 + gate) * hidden));
+    member.Phase(1, [&](int index, int tasks) {
+      const T* from = grad_kernel_;
+      for (int k = 0; k < parts; ++k) {
+        const Part part(gradients[k].rows, index, tasks);
+        for (int64_t r = part.begin; r < part.end; ++r) {
+          for (int gate = 0; gate < 4; ++gate) {
+            WriteElements(spec_.weight_dtype, from + (r * 4 + gate) * padded, hidden,
+                          At(gradients[k].gradient, spec_.weight_dtype, (r * 4 + gate) * hidden));
+          }
         }
+        from += gradients[k].rows * 4 * padded;
       }
     });
   }
 
   void Multiply(Member& member, const Product<T>& product) {
-    T* scratch = member_ + member.id() * kMemberScratch;
+    T* scratch = member_ + member.id() * plan_.backward.member_size;
     member.Phase(plan_.step_tasks,
                  [&](int index, int count) { MultiplyTask(product, index, count, scratch); });
   }

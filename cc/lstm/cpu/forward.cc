@@ -98,11 +98,11 @@ class ForwardPass {
         const int64_t tiles = passes->tiles_.tiles, each = passes->panels_ * tiles;
         member.Phase(plan.step_tasks, [&](int index, int count) {
           const Part part(directions * each, index, count);
-          int64_t panel = part.begin % each / tiles, tile = part.begin % tiles;
-          for (int64_t i = part.begin; i < part.end; ++i) {
-            passes[i / each].StepTile(begin, step, panel, tile);
-            if (++tile == tiles) tile = 0, ++panel;
-            if (panel == passes->panels_) panel = 0;
+          for (int64_t i = part.begin, next; i < part.end; i = next) {
+            const int64_t panel = i / tiles, first = panel * tiles;
+            next = std::min(part.end, first + tiles);
+            passes[i / each].StepTiles(begin, step, panel % passes->panels_, i - first,
+                                       next - first);
           }
         });
       }
@@ -115,7 +115,7 @@ class ForwardPass {
     const Part part(tiles_.tiles, index, plan_.row_tasks);
     for (int64_t step = begin; step < end; ++step) {
       for (int64_t panel = 0; panel < panels_; ++panel) {
-        for (int64_t tile = part.begin; tile < part.end; ++tile) StepTile(begin, step, panel, tile);
+        StepTiles(begin, step, panel, part.begin, part.end);
       }
     }
   }
@@ -216,14 +216,17 @@ class ForwardPass {
   void Project(int64_t begin, int64_t end, int index, int count, int member) {
     const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
     Product<T> product;
-    product.rows = (end - begin) * spec_.batch;
     product.depth = spec_.input_size;
+    product.parts = 1;
+    auto& part = product.part[0];
+    part.rows = (end - begin) * spec_.batch;
+    part.c = {StepGates(begin, begin), DenseRows(spec_.batch, 4 * padded)};
     if (plan_.copy_chunk) {
-      product.a = {x_, DenseRows(spec_.batch, spec_.input_size)};
+      part.a = {x_, DenseRows(spec_.batch, spec_.input_size)};
     } else {
       RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
       rows.first += begin * rows.step_stride;
-      product.a = {static_cast<const T*>(inputs_.x), rows};
+      part.a = {static_cast<const T*>(inputs_.x), rows};
     }
     product.a_transposed = false;
     product.b = {plan_.plain_gates ? Columns<T>::kPlain : Columns<T>::kGates,
@@ -232,9 +235,8 @@ class ForwardPass {
                  4 * padded,
                  hidden,
                  padded};
-    product.c = {StepGates(begin, begin), DenseRows(spec_.batch, 4 * padded)};
     product.bias = bias_;
-    T* scratch = member_ + member * kMemberScratch;
+    T* scratch = member_ + member * plan_.forward.member_size;
     if (spec_.num_dropout_masks < 4) {
       MultiplyTask(product, index, count, scratch);
       return;
@@ -243,9 +245,9 @@ class ForwardPass {
     product.b.count = padded;
     for (int gate = 0; gate < 4; ++gate) {
       MultiplyTask(product, index, count, scratch);
-      product.a.data += product.rows * spec_.input_size;
+      part.a.data += part.rows * spec_.input_size;
       product.b.data += hidden;
-      product.c.data += padded;
+      part.c.data += padded;
       product.bias += padded;
     }
   }
@@ -259,36 +261,51 @@ class ForwardPass {
   }
   T* StepCell(int64_t step) const { return cell_ + (spec_.training ? step : 0) * state_; }
 
-  // One step for the rows of a tile and the units of a panel.
-  void StepTile(int64_t begin, int64_t step, int64_t panel, int64_t tile_index) {
+  // One step for the rows of some tiles and the units of a panel. Tile by tile for each block of
+  // the depth, so that the panel's part stays in the second-level cache.
+  void StepTiles(int64_t begin, int64_t step, int64_t panel, int64_t tile_begin, int64_t tile_end) {
+    const int64_t hidden = spec_.hidden_size;
+    alignas(64) T z[kStepTiles * kTileRows][4 * Width<T>()];
+    for (int64_t first = tile_begin, last; first < tile_end; first = last) {
+      last = std::min(tile_end, first + kStepTiles);
+      const int64_t block = last - first > 1 ? kBlockDepth : hidden;
+      for (int64_t p = 0; p < hidden; p += block) {
+        for (int64_t tile = first; tile < last; ++tile) {
+          StepTile(begin, step, panel, tile, tile - first, p, std::min(block, hidden - p),
+                   z + (tile - first) * kTileRows);
+        }
+      }
+    }
+  }
+
+  // Adds depth [p, p + depth) to z, and ends the step where that is the rest of it.
+  HWY_INLINE void StepTile(int64_t begin, int64_t step, int64_t panel, int64_t tile_index,
+                           int64_t turn, int64_t p, int64_t depth, T (*z)[4 * Width<T>()]) {
     const int64_t padded = plan_.hidden_padded, hidden = spec_.hidden_size;
     const int64_t row = tiles_.Begin(tile_index), unit = panel * Width<T>();
     const int rows = static_cast<int>(tiles_.Begin(tile_index + 1) - row);
     T* gates = StepGates(begin, step) + row * 4 * padded + unit;
     const T* hidden_before = StepHidden(step) + row * padded;
-    alignas(64) T z[kTileRows][4 * Width<T>()];
     Tile<T> tile;
-    tile.panel = recurrent_ + panel * hidden * PanelWidth<T>();
-    tile.depth = hidden;
-    // The next panel comes from the third-level cache, a quarter with each of this one's tiles.
-    if (tile_index < 4 && panel + 1 < panels_) {
-      tile.next = tile.panel + hidden * PanelWidth<T>() + tile_index * hidden * Width<T>();
+    tile.panel = recurrent_ + (panel * hidden + p) * PanelWidth<T>();
+    tile.depth = depth;
+    // What follows comes from the third-level cache, a quarter with each of the first tiles.
+    if (turn < 4 && (panel + 1 < panels_ || p + depth < hidden)) {
+      tile.next = tile.panel + depth * PanelWidth<T>() + turn * depth * Width<T>();
     }
-    tile.from_stride = padded;
-    for (int r = 0; r < rows; ++r) {
-      tile.a[r] = hidden_before + r * padded;
-      tile.from[r] = gates + r * 4 * padded;
-      tile.to[r] = z[r];
-    }
+    if (p == 0) tile.from_stride = padded;
     const int masks = spec_.num_recurrent_dropout_masks;
-    for (int r = 0; r < rows && masks > 0; ++r) {
-      tile.a[r] = Dropped(step, row + r);
+    for (int r = 0; r < rows; ++r) {
+      tile.a[r] = masks == 0 ? hidden_before + r * padded + p : Dropped(step, row + r) + masks * p;
+      tile.from[r] = p == 0 ? gates + r * 4 * padded : z[r];
+      tile.to[r] = z[r];
     }
     if (masks == 4) {
       RunGatedTileRows(tile, rows);
     } else {
       RunTileRows<4>(tile, rows);
     }
+    if (p + depth < hidden) return;
     for (int r = 0; r < rows; ++r) StepVector(step, row + r, unit, z[r], gates + r * 4 * padded);
   }
 

@@ -137,27 +137,42 @@ HWY_NOINLINE void PackTransposed(const Columns<T>& from, int64_t begin, int64_t 
 // Between the elements of a column of packed rows: a tile's, rounded up to what copies at once.
 constexpr int64_t kPackedRows = kTileRows == 6 ? 8 : 4;
 
-// c = a b + bias: row r, column j.
+// c = a b + bias: row r, column j. Two products of the same b may be one, their rows in turn.
 template <class T>
 struct Product {
-  int64_t rows;
+  struct Part {
+    int64_t rows;
+    Rows<const T> a;  // a(r)[p]
+    Rows<T> c;
+  };
   int64_t depth;
-  Rows<const T> a;    // a(r)[p]
   bool a_transposed;  // a(p)[r] instead
   Columns<T> b;
-  Rows<T> c;
   const T* bias;            // [b.count], or null for zeros
   bool accumulate = false;  // add to what c holds instead
+  int parts;
+  Part part[2];
+};
+
+// Rows [begin, end) of a part of a product, cut into tiles.
+template <class T>
+struct Band {
+  Band(const typename Product<T>::Part& part, int64_t begin, int64_t end)
+      : part(&part), begin(begin), tiles(end - begin) {}
+  int64_t Begin(int64_t tile) const { return begin + tiles.Begin(tile); }
+  const typename Product<T>::Part* part;
+  int64_t begin;
+  TileRows tiles;
 };
 
 // Adds a tile to c, in columns from `column` on; the first block of the depth adds to the bias.
 template <class T>
-HWY_INLINE void ProductTile(const Product<T>& product, bool first, Tile<T>& tile, int64_t row,
-                            int rows, int64_t column) {
+HWY_INLINE void ProductTile(const Product<T>& product, const Rows<T>& to, bool first, Tile<T>& tile,
+                            int64_t row, int rows, int64_t column) {
   const int64_t valid = product.b.count - column;
   constexpr int64_t kPanel = PanelWidth<T>();
   T* c[kTileRows];
-  for (int r = 0; r < rows; ++r) c[r] = product.c(row + r) + column;
+  for (int r = 0; r < rows; ++r) c[r] = to(row + r) + column;
   const T* bias = product.bias == nullptr ? nullptr : product.bias + column;
   if (HWY_LIKELY(valid >= kPanel)) {
     for (int r = 0; r < rows; ++r) {
@@ -178,38 +193,89 @@ HWY_INLINE void ProductTile(const Product<T>& product, bool first, Tile<T>& tile
   for (int r = 0; r < rows; ++r) std::copy(part[r], part[r] + valid, c[r]);
 }
 
-// Packs columns from `row` on of the transposed factor, tile by tile: [tile][p][kPackedRows].
+// Packs a band of the transposed factor, depth [begin, begin + depth): [tile][p][kPackedRows].
 template <class T>
-HWY_NOINLINE void PackRows(const Product<T>& product, int64_t begin, int64_t depth, int64_t row,
-                           const TileRows& tiles, T* packed) {
-  for (int64_t p = 0; p < depth; ++p) {
-    const T* from = product.a(begin + p) + row;
+HWY_NOINLINE void PackRows(const Band<T>& band, int64_t begin, int64_t depth, T* packed) {
+  // A few rows of the source at a time, for the tiles' places may lie a power of two apart.
+  constexpr int64_t kRun = 8;
+  for (int64_t p = 0; p < depth; p += kRun) {
+    const int64_t run = std::min(kRun, depth - p);
+    const T* from[kRun];
+    for (int64_t q = 0; q < run; ++q) from[q] = band.part->a(begin + p + q);
     T* to = packed + p * kPackedRows;
-    for (int64_t t = 0; t < tiles.tiles; ++t, to += depth * kPackedRows) {
-      const int64_t first = tiles.Begin(t);
-      if (HWY_LIKELY(row + first + kPackedRows <= product.rows)) {
-        std::memcpy(to, from + first, kPackedRows * sizeof(T));
+    for (int64_t t = 0; t < band.tiles.tiles; ++t, to += depth * kPackedRows) {
+      const int64_t first = band.Begin(t);
+      if (HWY_LIKELY(first + kPackedRows <= band.part->rows)) {
+        for (int64_t q = 0; q < run; ++q) {
+          std::memcpy(to + q * kPackedRows, from[q] + first, kPackedRows * sizeof(T));
+        }
       } else {
-        std::copy(from + first, from + tiles.Begin(t + 1), to);
+        for (int64_t q = 0; q < run; ++q) {
+          std::copy(from[q] + first, from[q] + band.Begin(t + 1), to + q * kPackedRows);
+        }
       }
     }
   }
 }
 
-// The part of c in rows [row_begin, row_end) and panels [panel_begin, panel_end).
+// Fetches what a tile of c holds before it is added to.
 template <class T>
-HWY_NOINLINE void MultiplyBlock(const Product<T>& product, int64_t row_begin, int64_t row_end,
+HWY_INLINE void PrefetchTile(const Rows<T>& c, int64_t row, int rows, int64_t column) {
+  for (int r = 0; r < rows; ++r) {
+    const T* from = c(row + r) + column;
+    for (int64_t v = 0; v < 4; ++v) hwy::Prefetch(from + v * Width<T>());
+  }
+}
+
+// The part of c in the rows of a band, and `panels` panels from `panel` on, for a block of the
+// depth.
+template <class T>
+HWY_NOINLINE void MultiplyBand(const Product<T>& product, const Band<T>& band, int64_t begin,
+                               int64_t depth, const T* packed_a, int64_t panel, int64_t panels,
+                               const T* packed_b) {
+  constexpr int64_t kPanel = PanelWidth<T>();
+  for (int64_t t = 0; t < band.tiles.tiles; ++t) {
+    const int64_t row = band.Begin(t);
+    const int rows = static_cast<int>(band.Begin(t + 1) - row);
+    Tile<T> tile;
+    tile.a_stride = product.a_transposed ? kPackedRows : 1;
+    tile.depth = depth;
+    for (int r = 0; r < rows && depth > 0; ++r) {
+      tile.a[r] = product.a_transposed ? packed_a + t * depth * kPackedRows + r
+                                       : band.part->a(row + r) + begin;
+    }
+    for (int64_t i = 0; i < panels; ++i) {
+      if (i + 1 < panels) {
+        PrefetchTile(band.part->c, row, rows, (panel + i + 1) * kPanel);
+      } else if (t + 1 < band.tiles.tiles) {
+        const int64_t next = row + rows;
+        PrefetchTile(band.part->c, next, static_cast<int>(band.Begin(t + 2) - next),
+                     panel * kPanel);
+      }
+      tile.panel = packed_b + i * depth * kPanel;
+      ProductTile(product, band.part->c, begin == 0 && !product.accumulate, tile, row, rows,
+                  (panel + i) * kPanel);
+    }
+  }
+}
+
+// The part of c in `count` bands of at most kBlockTiles tiles and panels [panel_begin, panel_end).
+template <class T>
+HWY_NOINLINE void MultiplyBands(const Product<T>& product, const Band<T>* bands, int count,
                                 int64_t panel_begin, int64_t panel_end, T* scratch) {
   constexpr int64_t kPanel = PanelWidth<T>();
   static_assert(kPanel <= kMaxPanel, "the scratch holds kBlockPanels panels");
-  static_assert(kBlockRows % kTileRows == 0 && 6 * kPackedRows <= 8 * kTileRows,
-                "the scratch holds kBlockRows packed rows");
+  static_assert(kPackedRows <= kMaxPackedRows, "the scratch holds kBlockTiles packed tiles");
   T* packed_b = scratch;
-  T* packed_a = scratch + kBlockDepth * kBlockPanels * kMaxPanel;
-  for (int64_t panel = panel_begin; panel < panel_end; panel += kBlockPanels) {
-    const int64_t panels = std::min(kBlockPanels, panel_end - panel);
-    for (int64_t begin = 0; begin == 0 || begin < product.depth; begin += kBlockDepth) {
-      const int64_t depth = std::min(kBlockDepth, product.depth - begin);
+  T* packed_a = scratch + std::min(kBlockDepth, product.depth) * kBlockPanels * kMaxPanel;
+  for (int64_t begin = 0; begin == 0 || begin < product.depth; begin += kBlockDepth) {
+    const int64_t depth = std::min(kBlockDepth, product.depth - begin);
+    const T* band_a[2] = {packed_a, packed_a + bands[0].tiles.tiles * depth * kPackedRows};
+    if (product.a_transposed) {
+      for (int k = 0; k < count; ++k) PackRows(bands[k], begin, depth, const_cast<T*>(band_a[k]));
+    }
+    for (int64_t panel = panel_begin; panel < panel_end; panel += kBlockPanels) {
+      const int64_t panels = std::min(kBlockPanels, panel_end - panel);
       if (product.b.kind == Columns<T>::kGatesTransposed) {
         for (int64_t i = 0; i < panels; ++i) {
           PackTransposed(product.b, begin, depth, (panel + i) * kPanel,
@@ -218,25 +284,8 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& product, int64_t row_begin, in
       } else {
         PackColumns(product.b, begin, depth, panel * kPanel, panels, packed_b);
       }
-      for (int64_t row = row_begin; row < row_end; row += kBlockRows) {
-        const TileRows tiles(std::min(kBlockRows, row_end - row));
-        if (product.a_transposed) PackRows(product, begin, depth, row, tiles, packed_a);
-        for (int64_t t = 0; t < tiles.tiles; ++t) {
-          const int64_t first = row + tiles.Begin(t);
-          const int height = static_cast<int>(row + tiles.Begin(t + 1) - first);
-          Tile<T> tile;
-          tile.a_stride = product.a_transposed ? kPackedRows : 1;
-          tile.depth = depth;
-          for (int r = 0; r < height && depth > 0; ++r) {
-            tile.a[r] = product.a_transposed ? packed_a + t * depth * kPackedRows + r
-                                             : product.a(first + r) + begin;
-          }
-          for (int64_t i = 0; i < panels; ++i) {
-            tile.panel = packed_b + i * depth * kPanel;
-            ProductTile(product, begin == 0 && !product.accumulate, tile, first, height,
-                        (panel + i) * kPanel);
-          }
-        }
+      for (int k = 0; k < count; ++k) {
+        MultiplyBand(product, bands[k], begin, depth, band_a[k], panel, panels, packed_b);
       }
     }
   }
@@ -246,21 +295,38 @@ HWY_NOINLINE void MultiplyBlock(const Product<T>& product, int64_t row_begin, in
 template <class T>
 void MultiplyTask(const Product<T>& product, int index, int count, T* scratch) {
   const int64_t panels = (product.b.count + PanelWidth<T>() - 1) / PanelWidth<T>();
-  const TileRows tiles(product.rows);
-  if (panels == 0 || product.rows == 0) return;
+  int64_t tiles = 0;
+  for (int k = 0; k < product.parts; ++k) tiles += TileRows(product.part[k].rows).tiles;
+  if (panels == 0 || tiles == 0) return;
   // The division into column_tasks x row_tasks whose largest task is smallest.
   int64_t column_tasks = 1, smallest = INT64_MAX;
   for (int64_t c = count; c >= 1; --c) {
     if (count % c != 0) continue;
     const int64_t r = count / c;
-    const int64_t largest = ((panels + c - 1) / c) * ((tiles.tiles + r - 1) / r);
+    const int64_t largest = ((panels + c - 1) / c) * ((tiles + r - 1) / r);
     if (largest < smallest) smallest = largest, column_tasks = c;
   }
   const int64_t row_tasks = count / column_tasks;
   const int64_t i = index % column_tasks, j = index / column_tasks;
-  MultiplyBlock(product, tiles.Begin(tiles.tiles * j / row_tasks),
-                tiles.Begin(tiles.tiles * (j + 1) / row_tasks), panels * i / column_tasks,
-                panels * (i + 1) / column_tasks, scratch);
+  const int64_t panel_begin = panels * i / column_tasks;
+  const int64_t panel_end = panels * (i + 1) / column_tasks;
+  // Tiles [begin, end) of all parts, as many at once as the scratch holds packed.
+  const int64_t end = tiles * (j + 1) / row_tasks;
+  const int64_t most = product.a_transposed ? kBlockTiles : end;
+  for (int64_t begin = tiles * j / row_tasks, next; begin < end; begin = next) {
+    next = std::min(end, begin + most);
+    int64_t first = 0;  // of the part's tiles
+    int bands = 0;
+    Band<T> band[2] = {{product.part[0], 0, 0}, {product.part[0], 0, 0}};
+    for (int k = 0; k < product.parts; ++k) {
+      const TileRows part(product.part[k].rows);
+      const int64_t from = std::clamp<int64_t>(begin - first, 0, part.tiles);
+      const int64_t to = std::clamp<int64_t>(next - first, 0, part.tiles);
+      if (from < to) band[bands++] = {product.part[k], part.Begin(from), part.Begin(to)};
+      first += part.tiles;
+    }
+    MultiplyBands(product, band, bands, panel_begin, panel_end, scratch);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -152,7 +152,7 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   // The caller's own tensors, and the padded ones that bound all products of ours.
   sizes.Product({batch, steps, std::max<int64_t>(input, 1), int64_t{8}});
   sizes.Product({batch, sizes.RoundUp(steps, 1) + 1, 4, std::max<int64_t>(padded, 1), 8});
-  sizes.Product({std::max({input, hidden, int64_t{1}}), 4, padded, 8});
+  sizes.Product({std::max({input, hidden, int64_t{1}}), 8, padded, 8});
   const tfl_status too_large = InvalidArgument(
       "the sizes overflow: batch %lld, steps %lld, input_size %lld, hidden_size %lld",
       static_cast<long long>(batch), static_cast<long long>(steps), static_cast<long long>(input),
@@ -170,7 +170,6 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   PlanTeam(spec, num_threads, plan);
   const int64_t state = sizes.Product({batch, padded});
   const int64_t step_gates = sizes.Product({state, 4});
-  const int64_t member = sizes.Product({plan->shares, kMemberScratch});
   const int64_t kernel = sizes.Product({input, 4, hidden});
   const int64_t recurrent_kernel = sizes.Product({hidden, 4, hidden});
 
@@ -205,7 +204,8 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
     forward.recurrent_mask = sizes.Append(sizes.Product({recurrent_masks, state}), element, bytes);
     forward.dropped = sizes.Append(sizes.Product({2, recurrent_masks, state}), element, bytes);
   }
-  forward.member = sizes.Append(member, element, bytes);
+  forward.member_size = std::min(kBlockDepth, input) * kBlockPanels * kMaxPanel;
+  forward.member = sizes.Append(sizes.Product({plan->shares, forward.member_size}), element, bytes);
 
   BackwardLayout& backward = plan->backward;
   bytes = &backward.bytes;
@@ -227,11 +227,18 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
     backward.recurrent_kernel = sizes.Append(recurrent_kernel, element, bytes);
   }
   if (plan->convert_weights || !plan->plain_gates) {
-    backward.grad_kernel =
-        sizes.Append(sizes.Product({std::max(input, hidden), 4, padded}), element, bytes);
+    backward.grad_kernel = sizes.Append(sizes.Product({input + hidden, 4, padded}), element, bytes);
   }
   backward.grad_bias = sizes.Append(4 * padded, element, bytes);
-  backward.member = sizes.Append(member, element, bytes);
+  // A packed tile takes 4 elements for each 3 of its rows, and up to 8 more where it is not full.
+  const int64_t rows = steps * batch;
+  const int64_t packed_rows =
+      std::min(kBlockTiles * kMaxPackedRows, (input + hidden + 5) / 3 * 4 + 16);
+  backward.member_size =
+      std::min(kBlockDepth, std::max(rows, 4 * padded)) * kBlockPanels * kMaxPanel +
+      std::min(kBlockDepth, rows) * packed_rows;
+  backward.member =
+      sizes.Append(sizes.Product({plan->shares, backward.member_size}), element, bytes);
   for (const int64_t part : {plan->reserve.bytes, forward.bytes, backward.bytes}) {
     sizes.Product({part, spec.num_directions});
   }

@@ -13,13 +13,14 @@ namespace tfl::cpu {
 inline constexpr int64_t kUnitPadding = 16;
 // The widest panel of columns a tile computes: four vectors of 16.
 inline constexpr int64_t kMaxPanel = 64;
-// Blocking of matrix products: depth, rows and panels of a block held in the second-level cache.
-inline constexpr int64_t kBlockDepth = 256;
-inline constexpr int64_t kBlockRows = 192;
-inline constexpr int64_t kBlockPanels = 8;
-// Elements of scratch that a member needs for a packed block of both factors.
-inline constexpr int64_t kMemberScratch =
-    kBlockDepth * (kBlockPanels * kMaxPanel + kBlockRows / 6 * 8);
+// Blocking of matrix products: depth and panels of a packed block of the right factor, held in the
+// second-level cache, and tiles of rows of the left one, where that is packed.
+inline constexpr int64_t kBlockDepth = 512;
+inline constexpr int64_t kBlockPanels = 4;
+inline constexpr int64_t kBlockTiles = 172;
+inline constexpr int64_t kMaxPackedRows = 8;
+// Tiles that a step of the recurrence takes through a block of its depth together.
+inline constexpr int64_t kStepTiles = 16;
 
 // Byte offsets into a direction's part of the reserve or workspace; each is a multiple of 64.
 // Buffers of width H_p hold hidden_padded units a row; elements are of the compute type: double for
@@ -43,7 +44,8 @@ struct ForwardLayout {
   int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]              if weights are converted
   int64_t recurrent_mask = 0;    // [masks, batch, H_p]             if recurrent dropout
   int64_t dropped = 0;           // [2, batch, H_p, masks]          h * recurrent_mask, likewise
-  int64_t member = 0;            // [shares, kMemberScratch]
+  int64_t member = 0;            // [shares, member_size]
+  int64_t member_size = 0;       // elements of scratch that a product needs
   int64_t bytes = 0;
 };
 
@@ -60,9 +62,10 @@ struct BackwardLayout {
   int64_t grad_x_part = 0;       // [steps, batch, input]        if dropout
   int64_t recurrent_mask = 0;    // [masks, batch, H_p]          if recurrent dropout
   int64_t dropped = 0;           // [steps, batch, H_p]          h * a mask, likewise
-  int64_t grad_kernel = 0;       // [max(input, hidden), 4, H_p] if converted or padded
+  int64_t grad_kernel = 0;       // [input + hidden, 4, H_p]    if converted or padded
   int64_t grad_bias = 0;         // [4, H_p]
-  int64_t member = 0;            // [shares, kMemberScratch]
+  int64_t member = 0;            // [shares, member_size]
+  int64_t member_size = 0;
   int64_t bytes = 0;
 };
 
