@@ -39,7 +39,9 @@ class FlushSubnormals {
 
 }  // namespace
 
-// Lives until the caller and every closure it scheduled have let go of it.
+// Lives until the caller and every closure it scheduled have let go of it. So it is neither on the
+// caller's stack nor in the call's workspace: a closure that the pool runs late reads here that the
+// team is closed, when the call, which waits for none that has not begun, has given back both.
 class TeamState {
  public:
   static TeamState* Create(int shares, void (*program)(void*, Member&), void* context) {
