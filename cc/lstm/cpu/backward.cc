@@ -240,7 +240,7 @@ class BackwardPass {
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
     if (turn < 4 && (panel + 1 < panels_ || !ends)) {
-      tile.next = tile.panel + depth * PanelWidth<T>() + turn * depth * Width<T>();
+      FetchQuarter(tile.panel + depth * PanelWidth<T>(), turn, depth, &tile);
     }
     for (int r = 0; r < rows; ++r) {
       if (depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * whole + p;
@@ -285,7 +285,7 @@ class BackwardPass {
         tile.a[r] += padded;
       }
       tile.panel += padded * PanelWidth<T>();
-      tile.next = nullptr;
+      tile.next[0] = nullptr;
     }
   }
 

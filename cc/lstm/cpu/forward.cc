@@ -291,7 +291,7 @@ class ForwardPass {
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
     if (turn < 4 && (panel + 1 < panels_ || p + depth < hidden)) {
-      tile.next = tile.panel + depth * PanelWidth<T>() + turn * depth * Width<T>();
+      FetchQuarter(tile.panel + depth * PanelWidth<T>(), turn, depth, &tile);
     }
     if (p == 0) tile.from_stride = padded;
     const int masks = spec_.num_recurrent_dropout_masks;
