@@ -165,6 +165,49 @@ HWY_INLINE void RunGatedTileRows(const Tile<T>& tile, int rows) {
   WithConstant<kTileRows>(rows, [&](auto constant) { RunGatedTile<constant.value>(tile); });
 }
 
+// to[v] = from[v] + the sum over p below kAddedRows of a[p] row p, rows being row_stride apart.
+constexpr int kAddedRows = 4;
+template <class T>
+HWY_INLINE void AddRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT rows, int64_t row_stride,
+                        const T* from, int64_t from_stride, int64_t vectors, T* to,
+                        int64_t to_stride) {
+  const Tag<T> d;
+  hn::Vec<Tag<T>> x[kAddedRows];
+  TFL_UNROLL
+  for (int p = 0; p < kAddedRows; ++p) x[p] = hn::Set(d, a[p]);
+  for (int64_t v = 0; v < vectors; ++v) {
+    auto sum = hn::LoadU(d, from + v * from_stride);
+    TFL_UNROLL
+    for (int p = 0; p < kAddedRows; ++p) {
+      sum = hn::MulAdd(x[p], hn::LoadU(d, rows + p * row_stride + v * Width<T>()), sum);
+    }
+    hn::StoreU(sum, d, to + v * to_stride);
+  }
+}
+
+// to[r] = the dot product of a and row r, `depth` being a number of whole vectors and `rows` of
+// kDottedRows.
+constexpr int kDottedRows = 4;
+template <class T>
+HWY_NOINLINE void DotRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int64_t depth,
+                          int64_t rows, T* HWY_RESTRICT to) {
+  const Tag<T> d;
+  for (int64_t r = 0; r < rows; r += kDottedRows, b += kDottedRows * depth) {
+    hn::Vec<Tag<T>> sum[kDottedRows];
+    TFL_UNROLL
+    for (int q = 0; q < kDottedRows; ++q) sum[q] = hn::Zero(d);
+    for (int64_t p = 0; p < depth; p += Width<T>()) {
+      const auto x = hn::LoadU(d, a + p);
+      TFL_UNROLL
+      for (int q = 0; q < kDottedRows; ++q) {
+        sum[q] = hn::MulAdd(x, hn::LoadU(d, b + q * depth + p), sum[q]);
+      }
+    }
+    TFL_UNROLL
+    for (int q = 0; q < kDottedRows; ++q) to[r + q] = hn::GetLane(hn::SumOfLanes(d, sum[q]));
+  }
+}
+
 // Cuts rows into tiles of nearly equal height.
 struct TileRows {
   explicit TileRows(int64_t rows)
