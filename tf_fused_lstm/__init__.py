@@ -2,11 +2,12 @@
 
     import tf_fused_lstm as tfl
 
-    layer = tfl.FusedLSTM(128, return_sequences=True)  # a keras.layers.LSTM in every other way
+    layer = tfl.FusedLSTM(128, return_sequences=True)  # a tf.keras.layers.LSTM in every other way
     output, final_h, final_c = tfl.fused_lstm(x, kernel, recurrent_kernel, bias)
 
 Importing the package loads the op library, after a check that it was built for the running
-TensorFlow, and registers the gradients, so that SavedModels that hold the op load from then on.
+TensorFlow, and registers the gradients, so that SavedModels that hold the op load from then on. The
+layer is one of the Keras that `tf.keras` is: Keras 3, or tf_keras (TF_USE_LEGACY_KERAS=1).
 """
 
 from tf_fused_lstm._loader import BuildInfo, build_info, get_library_path

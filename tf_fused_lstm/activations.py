@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -54,9 +54,10 @@ def name_of(activation: str | Callable[..., Any] | None) -> str | None:
         return "linear"
     if isinstance(activation, str):
         return activation if activation in NAMES else None
-    if not isinstance(activation, Hashable):
+    try:
+        return next((names[activation] for names in _spellings() if activation in names), None)
+    except TypeError:  # unhashable
         return None
-    return next((names[activation] for names in _spellings() if activation in names), None)
 
 
 def required_name_of(argument: str, activation: str | Callable[..., Any] | None) -> str:

@@ -127,11 +127,11 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
                 x = x * cell.get_dropout_mask(x[:, 0, :])[:, tf.newaxis, :]
             self._maybe_reset_dropout_masks(cell)
         with _keras.without_autocast():
-            weights = tuple(
+            kernel, recurrent_kernel, bias = (
                 None if variable is None else tf.convert_to_tensor(variable.value)
                 for variable in (cell.kernel, cell.recurrent_kernel, cell.bias)
             )
-        output, h, c = self._run_op(x, weights, initial_state, mask)
+        output, h, c = self._run_op(x, (kernel, recurrent_kernel, bias), initial_state, mask)
         if self.stateful:
             for variable, state in zip(self.states, (h, c), strict=True):
                 variable.assign(state)

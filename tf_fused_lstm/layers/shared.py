@@ -8,8 +8,11 @@ import tensorflow as tf
 
 from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite, ops
 
+# The stock layer comes after the mixin in the order of bases.
+_StockLSTM: Any = object
 
-class LSTMOnOp:
+
+class LSTMOnOp(_StockLSTM):
     """A mixin before a stock LSTM layer, whose `call` asks `_can_run_op` and calls `_run_op`."""
 
     # The stock layer's cell, and its name for people.
