@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
-
+from tf_fused_lstm import _keras
 from tf_fused_lstm.layers import FusedLSTM
+
+if TYPE_CHECKING or not _keras.USES_TF_KERAS:
+    from tf_fused_lstm.convert import keras3_models as models
+else:
+    from tf_fused_lstm.convert import tf_keras_models as models
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,8 @@ class LSTMReport:
         return "\n".join(lines or ["no LSTM layers"])
 
 
-def replace_lstm(model: keras.Layer) -> keras.Layer:
-    """Makes every `keras.layers.LSTM` in a model a `tfl.FusedLSTM`, in place.
+def replace_lstm(model: Any) -> Any:
+    """Makes every stock LSTM layer in a model a `tfl.FusedLSTM`, in place.
 
     Functional, Sequential, subclassed and nested models, wrappers (Bidirectional, TimeDistributed,
     ...) and single layers alike: every layer that Keras tracks is found. The layers stay the
@@ -42,8 +46,12 @@ def replace_lstm(model: keras.Layer) -> keras.Layer:
     that the op has no kernel for, a subclass of LSTM (it may override anything), an RNN around an
     LSTMCell, a ConvLSTM. Layers in containers that Keras does not track are not seen.
 
+    Where `tf.keras` is tf_keras, tf.compat.v1.keras.layers.CuDNNLSTM and LSTM become FusedLSTM too.
+    These two get new variables of the same function (a CuDNNLSTM's have another layout): compile
+    the model again to train it. They go back to tf_keras.layers.LSTM.
+
     Args:
-        model: A Keras 3 model or layer, built or not.
+        model: A model or layer, built or not, of the Keras that `tf.keras` is.
 
     Returns:
         The same model. Its attribute `lstm_report` is an `LSTMReport` of what was replaced, and
@@ -52,17 +60,17 @@ def replace_lstm(model: keras.Layer) -> keras.Layer:
     Raises:
         TypeError: model is not a Keras layer.
     """
-    return _convert(model, keras.layers.LSTM, FusedLSTM)
+    return _convert(model, models.LSTM, FusedLSTM)
 
 
-def restore_lstm(model: keras.Layer) -> keras.Layer:
-    """Makes every `tfl.FusedLSTM` in a model a `keras.layers.LSTM`, in place.
+def restore_lstm(model: Any) -> Any:
+    """Makes every `tfl.FusedLSTM` in a model a stock LSTM layer, in place.
 
     The inverse of `replace_lstm`, also for a model that was built with FusedLSTM layers: it can
     then be saved for use without tf_fused_lstm.
 
     Args:
-        model: A Keras 3 model or layer, built or not.
+        model: A model or layer, built or not, of the Keras that `tf.keras` is.
 
     Returns:
         The same model, with the attribute `lstm_report`.
@@ -70,34 +78,44 @@ def restore_lstm(model: keras.Layer) -> keras.Layer:
     Raises:
         TypeError: model is not a Keras layer.
     """
-    return _convert(model, FusedLSTM, keras.layers.LSTM)
+    return _convert(model, FusedLSTM, models.LSTM)
 
 
-def _convert(model: Any, source: type, target: type) -> Any:
-    if not isinstance(model, keras.Layer):
+def _convert(model: Any, source: Any, target: Any) -> Any:
+    if not isinstance(model, models.Layer):
         raise TypeError(
-            f"model must be a keras.Layer of Keras {keras.__version__}, got "
+            f"model must be a {models.LAYER_NAME}, which tf.keras is here, got "
             f"{type(model).__module__}.{type(model).__name__}"
         )
     replaced, left = [], []
-    for layer in model._flatten_layers():
-        path = layer.path or layer.name
-        if type(layer) is source:
-            reason = _switch(layer, target)
-        else:
-            reason = _why_other(layer, source, target)
-            if reason is None:
-                continue
-        if reason is None:
+    for path, layer in list(models.walk(model)):
+        for template in models.templates(layer):
+            _change(template, source, target)
+        changed, reason = _change(layer, source, target)
+        if changed:
             replaced.append(path)
-        else:
+        elif reason is not None:
             left.append((path, reason))
     if replaced:
-        _forget_traces(model)
+        _forget(model)
     model.lstm_report = report = LSTMReport(tuple(sorted(replaced)), tuple(sorted(left)))
     if left:
         warnings.warn(f"Some LSTMs were left as they are:\n{report}", stacklevel=3)
     return model
+
+
+def _change(layer: Any, source: Any, target: Any) -> tuple[bool, str | None]:
+    """Makes a layer a `target`; returns whether it did, and why it did not for an LSTM."""
+    rebuild = models.REBUILDERS.get(type(layer)) if target is FusedLSTM else None
+    if type(layer) is source:
+        reason = _switch(layer, target)
+    elif rebuild is not None:
+        reason = rebuild(layer)
+    elif type(layer) is target or source is FusedLSTM:
+        return False, None
+    else:
+        return False, models.why_other(layer)
+    return reason is None, reason
 
 
 def _switch(layer: Any, target: Any) -> str | None:
@@ -109,8 +127,8 @@ def _switch(layer: Any, target: Any) -> str | None:
     """
     wanted = target.from_config(_config_for(layer, target))
     if isinstance(wanted, FusedLSTM):
-        # use_cudnn is no part of the configuration.
-        wanted.use_cudnn = layer.use_cudnn
+        if hasattr(layer, "use_cudnn"):  # Keras 3; it is no part of the configuration
+            wanted.use_cudnn = layer.use_cudnn
         if wanted.fused_reason is not None:
             return wanted.fused_reason
     had = type(layer).from_config(layer.get_config())
@@ -130,25 +148,9 @@ def _config_for(layer: Any, target: type) -> dict[str, Any]:
     return config
 
 
-def _why_other(layer: Any, source: type, target: type) -> str | None:
-    """Why a layer that computes an LSTM but is no `source` is left; None for other layers."""
-    if type(layer) is target or source is FusedLSTM:
-        return None
-    if isinstance(layer, keras.layers.LSTM):
-        return f"{type(layer).__name__} is a subclass of LSTM, which may override its loop"
-    if isinstance(
-        layer, (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
-    ):
-        return f"{type(layer).__name__} convolves in its cell"
-    if isinstance(layer, keras.layers.RNN):
-        cell = layer.cell
-        cells = cell.cells if isinstance(cell, keras.layers.StackedRNNCells) else [cell]
-        if any(isinstance(c, keras.layers.LSTMCell) for c in cells):
-            return "an RNN around LSTMCells; use LSTM layers for it to be replaced"
-    return None
-
-
-def _forget_traces(model: Any) -> None:
-    for layer in model._flatten_layers():
-        if isinstance(layer, keras.Model):
+def _forget(model: Any) -> None:
+    """Forgets what was derived from the layers as they were."""
+    for _, layer in list(models.walk(model)):
+        models.refresh(layer)
+        if isinstance(layer, models.Model):
             layer.train_function = layer.test_function = layer.predict_function = None
