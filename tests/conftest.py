@@ -16,6 +16,9 @@ from keras.src.backend.tensorflow import rnn as keras_rnn
 for module in (keras_backend, keras_rnn):
     module.cudnn_ok = lambda *args, **kwargs: False
 
+# There tf.keras is another Keras; test_legacy_keras.py runs it, in processes of its own.
+collect_ignore = ["legacy_keras"]
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped on machines without one")

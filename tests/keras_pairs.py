@@ -1,10 +1,9 @@
-"""A stock keras.layers.LSTM and our layer with the same weights, and their comparison."""
+"""A stock LSTM layer of tf.keras and ours with the same weights, and their comparison."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -31,7 +30,7 @@ def randomise(layer: Any, seed: int = 0) -> None:
 
 def pair(shape=(3, 5, 2), units: int = UNITS, weight_seed: int = 0, **arguments: Any):
     """(stock, fused) layers of equal weights, built for `shape`."""
-    stock = keras.layers.LSTM(units, **arguments)
+    stock = tf.keras.layers.LSTM(units, **arguments)
     fused = tfl.FusedLSTM(units, **arguments)
     stock.build(shape)
     fused.build(shape)
@@ -42,7 +41,7 @@ def pair(shape=(3, 5, 2), units: int = UNITS, weight_seed: int = 0, **arguments:
 
 def wrapped_pair(wrap, shape=(3, 5, 2), units: int = UNITS, **arguments: Any):
     """As pair, of layers inside the wrapper that `wrap` makes of a layer."""
-    stock = wrap(keras.layers.LSTM(units, **arguments))
+    stock = wrap(tf.keras.layers.LSTM(units, **arguments))
     fused = wrap(tfl.FusedLSTM(units, **arguments))
     stock.build(shape)
     fused.build(shape)
@@ -53,7 +52,7 @@ def wrapped_pair(wrap, shape=(3, 5, 2), units: int = UNITS, **arguments: Any):
 
 def flat(value: Any) -> list[np.ndarray]:
     """Nested tensors as a flat list of float64 arrays (None stays None)."""
-    leaves = keras.tree.flatten(value)
+    leaves = tf.nest.flatten(value)
     return [None if v is None else np.asarray(tf.cast(v, tf.float64)) for v in leaves]
 
 
@@ -73,7 +72,7 @@ def outputs_and_gradients(layer: Any, x: tf.Tensor, loss_weights=None, **call: A
     with tf.GradientTape() as tape:
         tape.watch(x)
         outputs = layer(x, **call)
-        leaves = keras.tree.flatten(outputs)
+        leaves = tf.nest.flatten(outputs)
         rng = np.random.default_rng(7)
         projections = [tf.constant(rng.standard_normal(v.shape), v.dtype) for v in leaves]
         loss = tf.add_n(
@@ -81,7 +80,7 @@ def outputs_and_gradients(layer: Any, x: tf.Tensor, loss_weights=None, **call: A
              for i, (p, v) in enumerate(zip(projections, leaves, strict=True))
              if loss_weights is None or loss_weights[i]]
         )  # fmt: skip
-    sources = [x, *(v.value for v in layer.trainable_variables)]
+    sources = [x, *layer.trainable_variables]
     return outputs, tape.gradient(loss, sources)
 
 
@@ -90,7 +89,7 @@ def assert_same(stock: Any, fused: Any, x: Any, dtype: str = "float32", **call: 
     x = tf.convert_to_tensor(x)
     wanted, wanted_grads = outputs_and_gradients(stock, x, **call)
     got, got_grads = outputs_and_gradients(fused, x, **call)
-    for g, w in zip(keras.tree.flatten(got), keras.tree.flatten(wanted), strict=True):
+    for g, w in zip(tf.nest.flatten(got), tf.nest.flatten(wanted), strict=True):
         assert g.dtype == w.dtype
     for g, w in zip(got_grads, wanted_grads, strict=True):
         assert (g is None) == (w is None)
