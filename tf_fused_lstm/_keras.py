@@ -6,7 +6,6 @@ Each of those degrades to a correct, slower answer if a release moves it.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from contextlib import AbstractContextManager
 from types import FrameType
@@ -14,18 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-
-def _asks_for_tf_keras() -> bool:
-    return os.environ.get("TF_USE_LEGACY_KERAS") in ("true", "True", "1")
-
-
 # Whether `tf.keras` is tf_keras (TF_USE_LEGACY_KERAS=1), and not Keras 3. The other one is never
 # imported.
-try:
-    USES_TF_KERAS = tf.keras.layers.LSTM.__module__.partition(".")[0] == "tf_keras"
-except ImportError as error:
-    _missing = "tf_keras, which TF_USE_LEGACY_KERAS asks for," if _asks_for_tf_keras() else "Keras"
-    raise ImportError(f"tf_fused_lstm needs tf.keras, but {_missing} is not installed") from error
+USES_TF_KERAS = tf.keras.layers.LSTM.__module__.partition(".")[0] == "tf_keras"
 
 try:
     if USES_TF_KERAS:

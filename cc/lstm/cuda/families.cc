@@ -11,20 +11,13 @@ namespace {
 
 bool Always(const tfl_lstm_spec&, const DeviceLimits&) { return true; }
 
-// Not float32 (TF32): those kernels are to be run on a device again first (docs/performance.md).
-// That also keeps the reserve's layout the same when TensorFlow's TF32 switch moves between forward
-// and backward.
-bool ClusterPreferred(const tfl_lstm_spec& spec, const DeviceLimits&) {
-  return spec.dtype != TFL_FLOAT32;
-}
-
 }  // namespace
 
 const std::vector<Family>& Families() {
   static const auto* families = new std::vector<Family>{
       {"cluster", ReserveLayout::kCluster, ClusterForwardSupported, ClusterBackwardSupported,
-       ClusterPreferred, ClusterReserveBytes, ClusterForwardWorkspaceBytes,
-       ClusterBackwardWorkspaceBytes, ClusterForward, ClusterBackward},
+       nullptr, ClusterReserveBytes, ClusterForwardWorkspaceBytes, ClusterBackwardWorkspaceBytes,
+       ClusterForward, ClusterBackward, ClusterForwardTogether, ClusterBackwardTogether},
       {"vector", ReserveLayout::kSteps, VectorSupported, VectorSupported, VectorPreferred,
        StepReserveBytes, VectorForwardWorkspaceBytes, VectorBackwardWorkspaceBytes, VectorForward,
        VectorBackward},

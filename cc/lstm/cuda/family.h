@@ -12,7 +12,9 @@
 
 namespace tfl::cuda {
 
-// Families with the same layout of the reserve can read each other's.
+// Families with the same layout of the reserve can read each other's. A cluster's reserve is always
+// larger than one of the steps' layout, so that its size tells a caller whether forward ran with
+// TF32's switch as it is now.
 enum class ReserveLayout { kSteps, kCluster };
 
 // A family's supported functions are pure: sizes, types, flags and device limits decide. A plan
@@ -29,6 +31,12 @@ struct Family {
   int64_t (*backward_workspace_bytes)(const tfl_lstm_spec& spec);
   tfl_status (*forward)(const ForwardRecurrence& call, cudaStream_t stream);
   tfl_status (*backward)(const BackwardRecurrence& call, cudaStream_t stream);
+  // The directions of one call in one launch: `count` calls that differ in their pointers and in
+  // how they read time. Null for a family that runs one after the other.
+  tfl_status (*forward_together)(const ForwardRecurrence* calls, int count,
+                                 cudaStream_t stream) = nullptr;
+  tfl_status (*backward_together)(const BackwardRecurrence* calls, int count,
+                                  cudaStream_t stream) = nullptr;
 };
 
 }  // namespace tfl::cuda

@@ -1,6 +1,6 @@
 // The CUDA entry points of lstm.h: the input projection before the recurrence, the weight and input
 // gradients after it, and the division of the workspace. The recurrence is a family's (plan.h).
-// Directions run one after the other in the same scratch.
+// Directions run one after the other in the same scratch, unless the family takes them together.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -38,22 +38,27 @@ int64_t ConvertedKernelBytes(const tfl_lstm_spec& spec) {
 
 // The products and the recurrence run one after the other, so their scratch shares one place.
 struct ForwardWorkspace {
-  void* projection;
+  void* projection[TFL_MAX_DIRECTIONS];  // the same for directions that do not run together
   void* recurrence;
   void* gemm;
   void* kernel;
   void* dropped;  // x times a dropout mask
   int64_t bytes;
 
-  ForwardWorkspace(const tfl_lstm_spec& spec, int64_t recurrence_bytes, void* base) {
+  ForwardWorkspace(const tfl_lstm_spec& spec, const Family& family, void* base) {
     Arena lasting(base);
-    projection = lasting.Take(4 * Rows(spec) * spec.hidden_size * SizeOf(ProjectionType(spec)));
+    for (int d = 0; d < spec.num_directions; ++d) {
+      projection[d] =
+          d > 0 && family.forward_together == nullptr
+              ? projection[0]
+              : lasting.Take(4 * Rows(spec) * spec.hidden_size * SizeOf(ProjectionType(spec)));
+    }
     recurrence = lasting.Take(0);
     Arena products(recurrence);
     gemm = products.Take(kGemmWorkspaceBytes);
     kernel = products.Take(ConvertedKernelBytes(spec));
     dropped = products.Take(spec.num_dropout_masks == 0 ? 0 : XBytes(spec, spec.dtype));
-    bytes = lasting.used() + std::max(products.used(), Align(recurrence_bytes));
+    bytes = lasting.used() + std::max(products.used(), Align(family.forward_workspace_bytes(spec)));
   }
 };
 
@@ -64,8 +69,8 @@ bool GradXIsSummed(const tfl_lstm_spec& spec) {
 }
 
 struct BackwardWorkspace {
-  void* grad_gates;
-  void* previous_h;
+  void* grad_gates[TFL_MAX_DIRECTIONS];  // likewise
+  void* previous_h[TFL_MAX_DIRECTIONS];
   void* recurrence;
   void* gemm;
   void* kernel;
@@ -75,11 +80,14 @@ struct BackwardWorkspace {
   void* unmasked_x;  // x with zeros at masked steps
   int64_t bytes;
 
-  BackwardWorkspace(const tfl_lstm_spec& spec, int64_t recurrence_bytes, void* base) {
+  BackwardWorkspace(const tfl_lstm_spec& spec, const Family& family, void* base) {
     const int64_t rows = Rows(spec), hidden = spec.hidden_size;
     Arena lasting(base);
-    grad_gates = lasting.Take(4 * rows * hidden * SizeOf(spec.dtype));
-    previous_h = lasting.Take(rows * hidden * SizeOf(spec.dtype));
+    for (int d = 0; d < spec.num_directions; ++d) {
+      const bool shares = d > 0 && family.backward_together == nullptr;
+      grad_gates[d] = shares ? grad_gates[0] : lasting.Take(4 * rows * hidden * SizeOf(spec.dtype));
+      previous_h[d] = shares ? previous_h[0] : lasting.Take(rows * hidden * SizeOf(spec.dtype));
+    }
     const tfl_dtype wide = AccumulatorOf(spec.dtype);
     grad_x = lasting.Take(GradXIsSummed(spec) ? XBytes(spec, wide) : 0);
     recurrence = lasting.Take(0);
@@ -91,7 +99,8 @@ struct BackwardWorkspace {
         std::max(spec.num_dropout_masks == 0 ? 0 : XBytes(spec, wide),
                  spec.num_recurrent_dropout_masks == 0 ? 0 : rows * hidden * SizeOf(spec.dtype)));
     unmasked_x = products.Take(spec.has_mask ? XBytes(spec, spec.dtype) : 0);
-    bytes = lasting.used() + std::max(products.used(), Align(recurrence_bytes));
+    bytes =
+        lasting.used() + std::max(products.used(), Align(family.backward_workspace_bytes(spec)));
   }
 };
 
@@ -221,9 +230,8 @@ tfl_status GatedGemm(const Gemm& gemm, const DropoutRows& rows, const void* mask
   return Ok();
 }
 
-tfl_status ForwardDirection(const tfl_lstm_spec& spec, int d, const Plan& plan,
-                            const tfl_lstm_inputs& inputs, const tfl_lstm_outputs& outputs,
-                            const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime) {
+tfl_status Project(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inputs,
+                   const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime) {
   const auto stream = static_cast<cudaStream_t>(runtime.stream);
   const void* kernel;
   TFL_RETURN_IF_ERROR(KernelInDtype(spec, inputs.kernel[d], workspace.kernel, stream, &kernel));
@@ -235,17 +243,21 @@ tfl_status ForwardDirection(const tfl_lstm_spec& spec, int d, const Plan& plan,
   projection.lda = spec.input_size;
   projection.b = kernel;
   projection.ldb = projection.ldc = 4 * spec.hidden_size;
-  projection.c = workspace.projection;
+  projection.c = workspace.projection[d];
   projection.input_dtype = spec.dtype;
   projection.output_dtype = ProjectionType(spec);
   projection.allow_tf32 = spec.allow_tf32 != 0;
-  TFL_RETURN_IF_ERROR(GatedGemm(projection, MaskedRows(spec, spec.input_size),
-                                inputs.dropout_mask[d], spec.num_dropout_masks, spec.hidden_size,
-                                workspace.dropped, runtime.device, workspace.gemm, stream));
+  return GatedGemm(projection, MaskedRows(spec, spec.input_size), inputs.dropout_mask[d],
+                   spec.num_dropout_masks, spec.hidden_size, workspace.dropped, runtime.device,
+                   workspace.gemm, stream);
+}
 
+ForwardRecurrence ForwardCall(const tfl_lstm_spec& spec, int d, const Plan& plan,
+                              const tfl_lstm_inputs& inputs, const tfl_lstm_outputs& outputs,
+                              const ForwardWorkspace& workspace, int device) {
   ForwardRecurrence call = {};
   call.spec = DirectionSpec(spec, d);
-  call.projection = workspace.projection;
+  call.projection = workspace.projection[d];
   call.projection_dtype = ProjectionType(spec);
   call.recurrent_kernel = inputs.recurrent_kernel[d];
   call.bias = spec.has_bias ? inputs.bias[d] : nullptr;
@@ -263,8 +275,8 @@ tfl_status ForwardDirection(const tfl_lstm_spec& spec, int d, const Plan& plan,
         static_cast<char*>(outputs.reserve) + d * Align(plan.forward->reserve_bytes(spec));
   }
   call.workspace = workspace.recurrence;
-  call.device = runtime.device;
-  return plan.forward->forward(call, stream);
+  call.device = device;
+  return call;
 }
 
 tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
@@ -272,17 +284,19 @@ tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   TFL_RETURN_IF_ERROR(CheckSpec(spec));
   TFL_RETURN_IF_ERROR(CheckInputs(spec, inputs));
   TFL_RETURN_IF_ERROR(CheckOutputs(spec, outputs));
-  if (NothingRuns(spec)) {
-    return ForwardOfNothing(spec, inputs, outputs, static_cast<cudaStream_t>(runtime.stream));
-  }
+  const auto stream = static_cast<cudaStream_t>(runtime.stream);
+  if (NothingRuns(spec)) return ForwardOfNothing(spec, inputs, outputs, stream);
   Plan plan;
   TFL_RETURN_IF_ERROR(PlanFor(spec, runtime.device, &plan));
-  const ForwardWorkspace workspace(spec, plan.forward->forward_workspace_bytes(spec),
-                                   AlignedBase(outputs.workspace));
+  const ForwardWorkspace workspace(spec, *plan.forward, AlignedBase(outputs.workspace));
+  const bool together = plan.forward->forward_together != nullptr;
+  ForwardRecurrence calls[TFL_MAX_DIRECTIONS];
   for (int d = 0; d < spec.num_directions; ++d) {
-    TFL_RETURN_IF_ERROR(ForwardDirection(spec, d, plan, inputs, outputs, workspace, runtime));
+    TFL_RETURN_IF_ERROR(Project(spec, d, inputs, workspace, runtime));
+    calls[d] = ForwardCall(spec, d, plan, inputs, outputs, workspace, runtime.device);
+    if (!together) TFL_RETURN_IF_ERROR(plan.forward->forward(calls[d], stream));
   }
-  return Ok();
+  return together ? plan.forward->forward_together(calls, spec.num_directions, stream) : Ok();
 }
 
 // Direction d's share of grad_x, set or (from the second on) added.
@@ -299,7 +313,7 @@ tfl_status InputGradient(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs
   gemm.m = Rows(spec);
   gemm.n = gemm.ldc = spec.input_size;
   gemm.k = gemm.lda = gemm.ldb = gates;
-  gemm.a = workspace.grad_gates;
+  gemm.a = workspace.grad_gates[d];
   gemm.b = kernel;
   gemm.transpose_b = true;
   gemm.c = sum;
@@ -337,7 +351,7 @@ tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, int d, const tfl_l
   gemm.n = gates;
   gemm.k = rows;
   gemm.transpose_a = true;
-  gemm.b = workspace.grad_gates;
+  gemm.b = workspace.grad_gates[d];
   gemm.ldb = gemm.ldc = gates;
   gemm.input_dtype = spec.dtype;
   gemm.output_dtype = spec.weight_dtype;
@@ -357,14 +371,14 @@ tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, int d, const tfl_l
   }
   if (gradients.grad_recurrent_kernel[d] != nullptr) {
     gemm.m = gemm.lda = hidden;
-    gemm.a = workspace.previous_h;
+    gemm.a = workspace.previous_h[d];
     gemm.c = gradients.grad_recurrent_kernel[d];
     TFL_RETURN_IF_ERROR(GatedGemm(gemm, MaskedRows(spec, hidden), inputs.recurrent_dropout_mask[d],
                                   spec.num_recurrent_dropout_masks, hidden, workspace.dropped,
                                   device, workspace.gemm, stream));
   }
   if (gradients.grad_bias[d] != nullptr) {
-    TFL_RETURN_IF_ERROR(ColumnSum(workspace.grad_gates, spec.dtype, rows, gates,
+    TFL_RETURN_IF_ERROR(ColumnSum(workspace.grad_gates[d], spec.dtype, rows, gates,
                                   gradients.grad_bias[d], spec.weight_dtype, workspace.column_sum,
                                   stream));
   }
@@ -372,11 +386,10 @@ tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, int d, const tfl_l
   return InputGradient(spec, d, inputs, gradients, workspace, device, stream);
 }
 
-tfl_status BackwardDirection(const tfl_lstm_spec& spec, int d, const Plan& plan,
-                             const tfl_lstm_inputs& inputs, const tfl_lstm_saved& saved,
-                             const tfl_lstm_gradients& gradients,
-                             const BackwardWorkspace& workspace, const tfl_cuda_runtime& runtime) {
-  const auto stream = static_cast<cudaStream_t>(runtime.stream);
+BackwardRecurrence BackwardCall(const tfl_lstm_spec& spec, int d, const Plan& plan,
+                                const tfl_lstm_inputs& inputs, const tfl_lstm_saved& saved,
+                                const tfl_lstm_gradients& gradients,
+                                const BackwardWorkspace& workspace, int device) {
   BackwardRecurrence call = {};
   call.spec = DirectionSpec(spec, d);
   call.recurrent_kernel = inputs.recurrent_kernel[d];
@@ -392,15 +405,15 @@ tfl_status BackwardDirection(const tfl_lstm_spec& spec, int d, const Plan& plan,
   call.output_reversed = d == 1;
   call.grad_final_h = saved.grad_final_h[d];
   call.grad_final_c = saved.grad_final_c[d];
-  call.grad_gates = workspace.grad_gates;
+  call.grad_gates = workspace.grad_gates[d];
   call.grad_gates_dtype = spec.dtype;
-  call.previous_h = gradients.grad_recurrent_kernel[d] == nullptr ? nullptr : workspace.previous_h;
+  call.previous_h =
+      gradients.grad_recurrent_kernel[d] == nullptr ? nullptr : workspace.previous_h[d];
   call.grad_initial_h = gradients.grad_initial_h[d];
   call.grad_initial_c = gradients.grad_initial_c[d];
   call.workspace = workspace.recurrence;
-  call.device = runtime.device;
-  TFL_RETURN_IF_ERROR(plan.backward->backward(call, stream));
-  return WeightAndInputGradients(spec, d, inputs, gradients, workspace, runtime.device, stream);
+  call.device = device;
+  return call;
 }
 
 tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
@@ -409,19 +422,26 @@ tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   TFL_RETURN_IF_ERROR(CheckSpec(spec));
   TFL_RETURN_IF_ERROR(CheckInputs(spec, inputs));
   TFL_RETURN_IF_ERROR(CheckSaved(spec, saved));
-  if (NothingRuns(spec)) {
-    return BackwardOfNothing(spec, saved, gradients, static_cast<cudaStream_t>(runtime.stream));
-  }
+  const auto stream = static_cast<cudaStream_t>(runtime.stream);
+  if (NothingRuns(spec)) return BackwardOfNothing(spec, saved, gradients, stream);
   if (gradients.workspace == nullptr) {
     return Error(TFL_INVALID_ARGUMENT, "workspace must not be null");
   }
   Plan plan;
   TFL_RETURN_IF_ERROR(PlanFor(spec, runtime.device, &plan));
-  const BackwardWorkspace workspace(spec, plan.backward->backward_workspace_bytes(spec),
-                                    AlignedBase(gradients.workspace));
+  const BackwardWorkspace workspace(spec, *plan.backward, AlignedBase(gradients.workspace));
+  const bool together = plan.backward->backward_together != nullptr;
+  BackwardRecurrence calls[TFL_MAX_DIRECTIONS];
   for (int d = 0; d < spec.num_directions; ++d) {
+    calls[d] = BackwardCall(spec, d, plan, inputs, saved, gradients, workspace, runtime.device);
+  }
+  if (together) {
+    TFL_RETURN_IF_ERROR(plan.backward->backward_together(calls, spec.num_directions, stream));
+  }
+  for (int d = 0; d < spec.num_directions; ++d) {
+    if (!together) TFL_RETURN_IF_ERROR(plan.backward->backward(calls[d], stream));
     TFL_RETURN_IF_ERROR(
-        BackwardDirection(spec, d, plan, inputs, saved, gradients, workspace, runtime));
+        WeightAndInputGradients(spec, d, inputs, gradients, workspace, runtime.device, stream));
   }
   return Ok();
 }
@@ -440,13 +460,11 @@ tfl_status Sizes(const tfl_lstm_spec& spec, int device, tfl_lstm_sizes* sizes) {
   Plan plan;
   TFL_RETURN_IF_ERROR(PlanFor(spec, device, &plan));
   sizes->forward_workspace_bytes =
-      ForwardWorkspace(spec, plan.forward->forward_workspace_bytes(spec), nullptr).bytes +
-      kAlignment;
+      ForwardWorkspace(spec, *plan.forward, nullptr).bytes + kAlignment;
   if (spec.training) {
     sizes->reserve_bytes = spec.num_directions * Align(plan.forward->reserve_bytes(spec));
     sizes->backward_workspace_bytes =
-        BackwardWorkspace(spec, plan.backward->backward_workspace_bytes(spec), nullptr).bytes +
-        kAlignment;
+        BackwardWorkspace(spec, *plan.backward, nullptr).bytes + kAlignment;
   }
   return Ok();
 }

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include "cc/lstm/cuda/dtype.h"
+
 namespace tfl::cuda {
 namespace {
 
@@ -99,6 +101,66 @@ TEST(MakePlan, Table) {
       EXPECT_STREQ(plan.backward->name, row.backward);
     }
   }
+}
+
+struct BuiltRow {
+  int64_t batch, hidden;
+  tfl_dtype dtype;
+  bool allow_tf32;
+  DeviceLimits limits;
+  const char* family;
+};
+
+// By measurement: docs/performance.md.
+TEST(MakePlan, BuiltFamilies) {
+  const BuiltRow rows[] = {
+      {1, 128, TFL_BFLOAT16, false, Hopper(), "cluster"},
+      {64, 512, TFL_FLOAT16, false, Hopper(), "cluster"},
+      {256, 512, TFL_BFLOAT16, false, Hopper(), "cluster"},
+      {64, 1024, TFL_BFLOAT16, false, Hopper(), "grid"},
+      {16, 256, TFL_FLOAT32, true, Hopper(), "cluster"},
+      {16, 256, TFL_FLOAT32, false, Hopper(), "vector"},
+      {64, 512, TFL_FLOAT32, true, Hopper(), "grid"},
+      {64, 512, TFL_FLOAT32, false, Hopper(), "step"},
+      {16, 256, TFL_FLOAT64, false, Hopper(), "step"},
+      {16, 256, TFL_FLOAT32, true, Ampere(), "vector"},
+  };
+  for (const BuiltRow& row : rows) {
+    for (bool training : {false, true}) {
+      tfl_lstm_spec spec = Spec(row.batch, 64, row.hidden, row.dtype, training);
+      spec.allow_tf32 = row.allow_tf32;
+      Plan plan = {};
+      ASSERT_EQ(MakePlan(spec, row.limits, Families(), nullptr, &plan).code, TFL_OK);
+      EXPECT_STREQ(plan.forward->name, row.family) << row.batch << " " << row.hidden;
+    }
+  }
+}
+
+// TF32's switch may move between forward and backward: the reserve's size tells how it stood,
+// unless its layout is the same.
+TEST(MakePlan, ReservesOfDifferentLayoutsDifferInSize) {
+  int differ = 0;
+  for (int64_t batch : {1, 2, 7, 300}) {
+    for (int64_t steps : {1, 2, 64}) {
+      for (int64_t hidden : {1, 3, 63, 64, 65, 128, 256, 257}) {
+        Plan plans[2];
+        tfl_lstm_spec spec = Spec(batch, steps, hidden, TFL_FLOAT32, true);
+        for (int directions : {1, 2}) {
+          spec.num_directions = directions;
+          for (int tf32 = 0; tf32 < 2; ++tf32) {
+            spec.allow_tf32 = tf32;
+            ASSERT_EQ(MakePlan(spec, Hopper(), Families(), nullptr, &plans[tf32]).code, TFL_OK);
+          }
+          if (plans[0].forward->reserve_layout == plans[1].forward->reserve_layout) continue;
+          ++differ;
+          EXPECT_GT(Align(plans[1].forward->reserve_bytes(spec)),
+                    Align(plans[0].forward->reserve_bytes(spec)))
+              << batch << " " << steps << " " << hidden;
+        }
+      }
+    }
+  }
+  EXPECT_GT(differ, 0);
 }
 
 // No size, type or device is without a plan, and both directions agree on the reserve.

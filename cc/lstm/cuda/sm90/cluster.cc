@@ -42,10 +42,10 @@ Launch LaunchOf(const KernelSet& set, bool forward) {
                  : Launch{set.backward, set.backward_shared_bytes};
 }
 
-void Describe(const KernelSet& set, bool forward, int slices, cudaLaunchConfig_t* config,
+void Describe(const KernelSet& set, bool forward, int slices, int jobs, cudaLaunchConfig_t* config,
               cudaLaunchAttribute* cluster) {
   *config = {};
-  config->gridDim = dim3(slices * set.cluster_size);
+  config->gridDim = dim3(slices * set.cluster_size, jobs);
   config->blockDim = dim3(set.threads);
   config->dynamicSmemBytes = LaunchOf(set, forward).shared_bytes;
   cluster->id = cudaLaunchAttributeClusterDimension;
@@ -77,7 +77,7 @@ int MaxClusters(const KernelSet& set, bool forward) {
   if (error == cudaSuccess) {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute cluster;
-    Describe(set, forward, 1, &config, &cluster);
+    Describe(set, forward, 1, 1, &config, &cluster);
     error = cudaOccupancyMaxActiveClusters(&clusters, launch.kernel, &config);
   }
   if (error != cudaSuccess) {
@@ -102,7 +102,7 @@ struct Choice {
 
 // The slices that run the batch fastest: as narrow as the clusters that fit at a time allow, since
 // what a step sends is proportional to a slice's rows.
-Choice Choose(const tfl_lstm_spec& spec, bool forward) {
+Choice Choose(const tfl_lstm_spec& spec, int jobs, bool forward) {
   const KernelList list = Find(spec);
   Choice best = {nullptr, 0, 0};
   int64_t best_cost = std::numeric_limits<int64_t>::max();
@@ -111,6 +111,7 @@ Choice Choose(const tfl_lstm_spec& spec, bool forward) {
     int64_t clusters = MaxClusters(set, forward);
     if (clusters == 0) continue;
     if (clusters == kUnknown) clusters = 1;
+    clusters = std::max<int64_t>(1, clusters / jobs);
     const int64_t rounds = (spec.batch + clusters * set.rows - 1) / (clusters * set.rows);
     const int64_t share = (spec.batch + rounds * clusters - 1) / (rounds * clusters);
     const int64_t rows = (share + 1) / 2 * 2;
@@ -129,8 +130,8 @@ bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, bool forwa
                          ? spec.allow_tf32 && spec.weight_dtype == TFL_FLOAT32
                          : Is16Bit(spec.dtype) && (spec.weight_dtype == spec.dtype ||
                                                    spec.weight_dtype == TFL_FLOAT32);
-  // Not yet: output rows that are apart or reversed, and h with dropout.
-  if (spec.num_directions != 1 || spec.num_recurrent_dropout_masks != 0) return false;
+  // A mask for each gate would make four factors of h.
+  if (spec.num_recurrent_dropout_masks > 1) return false;
   if (!types || spec.activation != TFL_TANH || spec.recurrent_activation != TFL_SIGMOID) {
     return false;
   }
@@ -146,49 +147,73 @@ bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, bool forwa
       return false;
     }
   }
-  return Choose(spec, forward).set != nullptr;
+  return Choose(spec, spec.num_directions, forward).set != nullptr;
 }
 
 bool Aligned(const void* pointer, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-void SetCommon(const tfl_lstm_spec& spec, const void* recurrent_kernel, const uint8_t* mask,
-               sm90::CommonParams* p) {
-  const bool is_float = spec.weight_dtype == TFL_FLOAT32;
-  const bool vector =
-      spec.hidden_size % 4 == 0 && Aligned(recurrent_kernel, 4 * SizeOf(spec.weight_dtype));
-  const bool native = spec.weight_dtype == spec.dtype;
+sm90::WeightLoad WeightLoadOf(const tfl_lstm_spec& spec, const void* recurrent_kernel) {
   using sm90::WeightLoad;
-  p->weight_load = is_float && !native ? (vector ? WeightLoad::kFloatVector : WeightLoad::kFloat)
-                                       : (vector ? WeightLoad::kNativeVector : WeightLoad::kNative);
-  p->recurrent_kernel = recurrent_kernel;
+  const int64_t size = SizeOf(spec.weight_dtype);
+  const bool native = spec.weight_dtype == spec.dtype;
+  if (native && spec.hidden_size * size % 16 == 0 && Aligned(recurrent_kernel, 16)) {
+    return WeightLoad::kNativeWide;
+  }
+  if (spec.hidden_size % 4 == 0 && Aligned(recurrent_kernel, 4 * size)) {
+    return native ? WeightLoad::kNativeVector : WeightLoad::kFloatVector;
+  }
+  return native ? WeightLoad::kNative : WeightLoad::kFloat;
+}
+
+void SetCommon(const tfl_lstm_spec& spec, const uint8_t* mask, sm90::CommonParams* p) {
+  p->weight_load = sm90::WeightLoad::kNativeWide;  // the most; each job lowers it to its own
   p->mask = spec.has_mask ? mask : nullptr;
   p->batch = static_cast<int32_t>(spec.batch);
   p->steps = static_cast<int32_t>(spec.steps);
   p->hidden = static_cast<int32_t>(spec.hidden_size);
-  const int64_t batch_stride = spec.time_major ? 1 : spec.steps;
-  const int64_t step_stride = spec.time_major ? spec.batch : 1;
-  p->input_rows = {batch_stride, spec.go_backwards ? (spec.steps - 1) * step_stride : 0,
-                   spec.go_backwards ? -step_stride : step_stride};
-  p->output_rows = {spec.return_sequences ? batch_stride : 1, 0,
-                    spec.return_sequences ? step_stride : 0};
   p->zero_output_for_mask = spec.zero_output_for_mask;
   p->return_sequences = spec.return_sequences;
+  p->vector_rows = spec.hidden_size * SizeOf(spec.dtype) % 16 == 0;
 }
 
-bool VectorRows(const tfl_lstm_spec& spec) {
-  return spec.hidden_size * SizeOf(spec.dtype) % 16 == 0;
+// `call` is of either direction of the gradient.
+template <class Call>
+void SetJob(const Call& call, sm90::CommonParams* p, sm90::CommonJob* job) {
+  const tfl_lstm_spec& spec = call.spec;
+  p->weight_load = std::max(p->weight_load, WeightLoadOf(spec, call.recurrent_kernel));
+  job->recurrent_kernel = call.recurrent_kernel;
+  job->recurrent_dropout =
+      spec.num_recurrent_dropout_masks == 0 ? nullptr : call.recurrent_dropout_mask;
+  const int64_t batch_stride = spec.time_major ? 1 : spec.steps;
+  const int64_t step_stride = spec.time_major ? spec.batch : 1;
+  const int64_t last = (spec.steps - 1) * step_stride, width = call.output_stride;
+  job->input_rows = {batch_stride, spec.go_backwards ? last : 0,
+                     spec.go_backwards ? -step_stride : step_stride};
+  if (!spec.return_sequences) {
+    job->output_rows = {width, 0, 0};
+  } else if (call.output_reversed) {
+    job->output_rows = {batch_stride * width, last * width, -step_stride * width};
+  } else {
+    job->output_rows = {batch_stride * width, 0, step_stride * width};
+  }
+}
+
+// Whether pieces of 16 bytes of the rows of a tensor of spec.dtype are aligned.
+bool VectorRows(const tfl_lstm_spec& spec, const void* tensor, int64_t stride) {
+  return Aligned(tensor, 16) && stride * SizeOf(spec.dtype) % 16 == 0;
 }
 
 template <class Params>
-tfl_status Run(const tfl_lstm_spec& spec, bool forward, Params params, cudaStream_t stream) {
-  const Choice choice = Choose(spec, forward);
+tfl_status Run(const tfl_lstm_spec& spec, int jobs, bool forward, Params params,
+               cudaStream_t stream) {
+  const Choice choice = Choose(spec, jobs, forward);
   if (choice.set == nullptr) return Error(TFL_INTERNAL, "no cluster kernel fits this call");
   params.rows = static_cast<int32_t>(choice.rows);
   cudaLaunchConfig_t config;
   cudaLaunchAttribute cluster;
-  Describe(*choice.set, forward, static_cast<int>(choice.slices), &config, &cluster);
+  Describe(*choice.set, forward, static_cast<int>(choice.slices), jobs, &config, &cluster);
   config.stream = stream;
   void* arguments[] = {&params};
   return FromCuda(cudaLaunchKernelExC(&config, LaunchOf(*choice.set, forward).kernel, arguments),
@@ -215,39 +240,58 @@ int64_t ClusterReserveBytes(const tfl_lstm_spec& spec) {
 int64_t ClusterForwardWorkspaceBytes(const tfl_lstm_spec&) { return 0; }
 int64_t ClusterBackwardWorkspaceBytes(const tfl_lstm_spec&) { return 0; }
 
-tfl_status ClusterForward(const ForwardRecurrence& call, cudaStream_t stream) {
-  const tfl_lstm_spec& spec = call.spec;
+tfl_status ClusterForwardTogether(const ForwardRecurrence* calls, int count, cudaStream_t stream) {
+  const tfl_lstm_spec& spec = calls[0].spec;
   sm90::ForwardParams p = {};
-  SetCommon(spec, call.recurrent_kernel, call.mask, &p);
-  p.vector_rows = VectorRows(spec) && Aligned(call.output, 16);
-  p.projection = call.projection;
-  p.projection_is_float = call.projection_dtype == TFL_FLOAT32;
-  p.bias = spec.has_bias ? call.bias : nullptr;
+  SetCommon(spec, calls[0].mask, &p);
+  p.projection_is_float = calls[0].projection_dtype == TFL_FLOAT32;
   p.weights_are_float = spec.weight_dtype == TFL_FLOAT32;
-  p.initial_h = spec.has_initial_h ? call.initial_h : nullptr;
-  p.initial_c = spec.has_initial_c ? call.initial_c : nullptr;
-  p.output = call.output;
-  p.final_h = call.final_h;
-  p.final_c = call.final_c;
-  p.reserve = spec.training ? call.reserve : nullptr;
-  return Run(spec, true, p, stream);
+  for (int i = 0; i < count; ++i) {
+    const ForwardRecurrence& call = calls[i];
+    sm90::ForwardJob& job = p.jobs[i];
+    SetJob(call, &p, &job);
+    p.vector_rows &= VectorRows(spec, call.output, call.output_stride);
+    job.projection = call.projection;
+    job.bias = spec.has_bias ? call.bias : nullptr;
+    job.initial_h = spec.has_initial_h ? call.initial_h : nullptr;
+    job.initial_c = spec.has_initial_c ? call.initial_c : nullptr;
+    job.output = call.output;
+    job.final_h = call.final_h;
+    job.final_c = call.final_c;
+    job.reserve = spec.training ? call.reserve : nullptr;
+  }
+  return Run(spec, count, true, p, stream);
+}
+
+tfl_status ClusterBackwardTogether(const BackwardRecurrence* calls, int count,
+                                   cudaStream_t stream) {
+  const tfl_lstm_spec& spec = calls[0].spec;
+  sm90::BackwardParams p = {};
+  SetCommon(spec, calls[0].mask, &p);
+  p.grad_gates_are_float = calls[0].grad_gates_dtype == TFL_FLOAT32;
+  for (int i = 0; i < count; ++i) {
+    const BackwardRecurrence& call = calls[i];
+    sm90::BackwardJob& job = p.jobs[i];
+    SetJob(call, &p, &job);
+    p.vector_rows &= Aligned(call.grad_gates, 16) && Aligned(call.previous_h, 16);
+    job.reserve = call.reserve;
+    job.grad_output = call.grad_output;
+    job.grad_final_h = call.grad_final_h;
+    job.grad_final_c = call.grad_final_c;
+    job.grad_gates = call.grad_gates;
+    job.previous_h = call.previous_h;
+    job.grad_initial_h = call.grad_initial_h;
+    job.grad_initial_c = call.grad_initial_c;
+  }
+  return Run(spec, count, false, p, stream);
+}
+
+tfl_status ClusterForward(const ForwardRecurrence& call, cudaStream_t stream) {
+  return ClusterForwardTogether(&call, 1, stream);
 }
 
 tfl_status ClusterBackward(const BackwardRecurrence& call, cudaStream_t stream) {
-  const tfl_lstm_spec& spec = call.spec;
-  sm90::BackwardParams p = {};
-  SetCommon(spec, call.recurrent_kernel, call.mask, &p);
-  p.vector_rows = VectorRows(spec) && Aligned(call.grad_gates, 16) && Aligned(call.previous_h, 16);
-  p.reserve = call.reserve;
-  p.grad_output = call.grad_output;
-  p.grad_final_h = call.grad_final_h;
-  p.grad_final_c = call.grad_final_c;
-  p.grad_gates = call.grad_gates;
-  p.previous_h = call.previous_h;
-  p.grad_initial_h = call.grad_initial_h;
-  p.grad_initial_c = call.grad_initial_c;
-  p.grad_gates_are_float = call.grad_gates_dtype == TFL_FLOAT32;
-  return Run(spec, false, p, stream);
+  return ClusterBackwardTogether(&call, 1, stream);
 }
 
 }  // namespace tfl::cuda

@@ -2,7 +2,8 @@
 // registers for the whole sequence, and what a step hands to the next travels through distributed
 // shared memory. See docs/performance.md.
 //
-// Up to 512 units of a 16-bit type, 256 of float32 with TF32 products; tanh and sigmoid.
+// Up to 512 units of a 16-bit type, 256 of float32 with TF32 products; tanh and sigmoid; recurrent
+// dropout with one mask for all gates.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_H_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_H_
 
@@ -25,6 +26,11 @@ int64_t ClusterBackwardWorkspaceBytes(const tfl_lstm_spec& spec);
 
 tfl_status ClusterForward(const ForwardRecurrence& call, cudaStream_t stream);
 tfl_status ClusterBackward(const BackwardRecurrence& call, cudaStream_t stream);
+
+// Several recurrences of one spec (but for go_backwards) and one mask in one launch; at most
+// TFL_MAX_DIRECTIONS.
+tfl_status ClusterForwardTogether(const ForwardRecurrence* calls, int count, cudaStream_t stream);
+tfl_status ClusterBackwardTogether(const BackwardRecurrence* calls, int count, cudaStream_t stream);
 
 }  // namespace tfl::cuda
 

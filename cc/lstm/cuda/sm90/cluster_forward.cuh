@@ -1,45 +1,57 @@
 // The forward recurrence in one launch: R in registers, h through distributed shared memory.
 //
 // Step s: every warp multiplies its 16 gate rows with h of the step before, its lanes apply the
-// cell, the block's part of the new h goes to its own shared memory and from there by one bulk copy
-// to each other block of the cluster.
+// cell, the block's part of the new h goes to its own shared memory and from there to each other
+// block of the cluster, by asynchronous stores or a bulk copy that count on the receiver's
+// barriers.
 //
 // Why two buffers of h suffice: a block sends h of step s (into buffer (s + 1) % 2) after it has
 // received all of step s - 1, and every block sent its part of step s - 1 after a block barrier
 // behind its products with step s - 2, the last content of that buffer. A block's own part is
 // overwritten two steps later, when every receiver has answered with its next part, so the copies
 // have left. The last step sends nothing, and a cluster barrier at the end keeps every block's
-// shared memory alive until its last copies have been received.
+// shared memory alive until its last messages have been received.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_FORWARD_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_FORWARD_CUH_
+
+#include <type_traits>
 
 #include "cc/lstm/cuda/sm90/cluster_common.cuh"
 
 namespace tfl::cuda::sm90 {
 
+// The rows of R in the order in which the products take K: part i of a block is that of block
+// rank - i.
+template <class C, int kGroup = 0>
+__device__ __forceinline__ void StageForwardWeights(unsigned char* stage, const ForwardParams& p,
+                                                    const void* recurrent_kernel,
+                                                    const Place<C>& place) {
+  if constexpr (kGroup < C::kStageGroups) {
+    StageWeights<C, true, kGroup * C::kStageRows, C::kStageRows>(
+        stage, p, recurrent_kernel, place.first_unit, [&](int staged) {
+          const int block = (place.rank + C::kClusterSize - staged / C::kUnits) % C::kClusterSize;
+          return block * C::kUnits + staged % C::kUnits;
+        });
+    CpAsyncCommit();
+    StageForwardWeights<C, kGroup + 1>(stage, p, recurrent_kernel, place);
+  }
+}
+
 // The transpose of R as the A operand: rows are the warp's gates, K the units of the whole cluster.
-template <class C>
-__device__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardSteps][4], unsigned char* stage,
-                                   const ForwardParams& p, const Place<C>& place) {
-  const int lane = place.lane;
-  constexpr int kStepsPerStage = C::kStageRows * C::kBytes / C::kStepBytes;
-  // Unrolled for 4-byte types: nvcc 13.0 keeps the parts in the same registers otherwise.
-  constexpr int kParts = C::kHidden / C::kStageRows;
-#pragma unroll(C::kBytes == 2 ? 1 : kParts)
-  for (int part = 0; part < kParts; ++part) {
-    // K in the order in which the products take it: part i of a block is that of block rank - i.
-    StageWeights<C, true>(stage, p, place.first_unit, [&](int staged) {
-      const int k = part * C::kStageRows + staged;
-      const int block = (place.rank + C::kClusterSize - k / C::kUnits) % C::kClusterSize;
-      return block * C::kUnits + k % C::kUnits;
-    });
+template <class C, int kGroup = 0>
+__device__ __forceinline__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardSteps][4],
+                                                   const unsigned char* stage,
+                                                   const Place<C>& place) {
+  if constexpr (kGroup < C::kStageGroups) {
+    CpAsyncWait<C::kStageGroups - 1 - kGroup>();
     __syncthreads();
+    const int lane = place.lane;
     const unsigned char* const warp_stage = stage + place.warp * 16 * C::kBytes;
+    constexpr int kSteps = C::kForwardSteps / C::kStageGroups;
 #pragma unroll
-    for (int k = 0; k < C::kForwardSteps; ++k) {
-      if (k / kStepsPerStage != part) continue;
+    for (int k = kGroup * kSteps; k < (kGroup + 1) * kSteps; ++k) {
       uint32_t(&d)[4] = a[0][k];
-      const int first = k % kStepsPerStage * (C::kStepBytes / C::kBytes);
+      const int first = k * (C::kStepBytes / C::kBytes);
       if constexpr (C::kBytes == 2) {
         const int row = first + (lane & 7) + ((lane >> 4) << 3);
         LdMatrixX4Trans(d, SharedAddress(warp_stage + row * C::kStagePitch + (lane & 8) * 2));
@@ -50,47 +62,68 @@ __device__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardSteps][4], unsign
         d[1] = LdShared(at + 32);
         d[2] = LdShared(at + 4 * C::kStagePitch);
         d[3] = LdShared(at + 4 * C::kStagePitch + 32);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          d[i] = __float_as_uint(Factor<typename C::Element>(__uint_as_float(d[i])));
+        }
       }
     }
-    __syncthreads();
+    LoadForwardWeights<C, kGroup + 1>(a, stage, place);
   }
 }
+
+// The product of the warp's 16 rows, or the warpgroup's 64, by K (in registers) with h of all
+// tiles.
+template <class C>
+using ForwardProduct =
+    std::conditional_t<C::kWarpgroup, WarpgroupProduct<C>, Product<C, 1, C::kForwardSteps>>;
 
 // Adds parts kPart and on to the product with h, waiting for each group of them; message -1 was
 // there from the start.
 template <class C, int kPart>
-__device__ __forceinline__ void AddParts(Product<C, 1, C::kForwardSteps>& product,
+__device__ __forceinline__ void AddParts(ForwardProduct<C>& product,
                                          const uint32_t (&a)[1][C::kForwardSteps][4], uint32_t h,
-                                         uint32_t group_bytes, uint32_t own_bytes,
-                                         const Place<C>& place,
-                                         const Mailbox<C::kArrivals>& mailbox, int message) {
+                                         uint32_t group_bytes, const Place<C>& place,
+                                         const Mailbox<1, C::kArrivals>& mailbox, int message) {
   if constexpr (kPart < C::kClusterSize) {
     // One's own part, the first, needs no message.
     constexpr bool kWaits = kPart == 1 || (kPart > 0 && kPart % C::kArrivalParts == 0);
-    if (kWaits && message >= 0) mailbox.Wait(message, kPart / C::kArrivalParts);
+    if (kWaits && message >= 0) mailbox.Wait(message, 0, kPart / C::kArrivalParts);
     const int block = (place.rank + C::kClusterSize - kPart) % C::kClusterSize;
-    product.template Add<kPart * C::kPartSteps, C::kPartSteps>(a, h + block * own_bytes,
-                                                               group_bytes, place.lane);
-    AddParts<C, kPart + 1>(product, a, h, group_bytes, own_bytes, place, mailbox, message);
+    product.template Add<kPart * C::kPartSteps, C::kPartSteps>(
+        a, h + block * C::kUnitGroups * group_bytes, group_bytes, place.lane);
+    AddParts<C, kPart + 1>(product, a, h, group_bytes, place, mailbox, message);
   }
 }
 
+// Where the reserve's records of the thread's cell in the first row tile are.
 template <class C>
-__device__ __forceinline__ void StoreRecord(const ForwardParams& p, int64_t cell,
-                                            const float (&gates)[4], float c, float h) {
-  using E = typename C::Element;
-  if constexpr (C::kBytes == 2) {
-    static_cast<uint4*>(p.reserve)[cell] =
-        make_uint4(E::Pack(gates[0], gates[1]), E::Pack(gates[2], gates[3]), __float_as_uint(c),
-                   E::Pack(h, 0.0f));
-  } else {
-    float4* const records = static_cast<float4*>(p.reserve);
-    records[cell] = make_float4(gates[0], gates[1], gates[2], gates[3]);
-    float2* const states =
-        reinterpret_cast<float2*>(records + (p.steps + int64_t{1}) * p.batch * C::kHidden);
-    states[cell] = make_float2(c, h);
+struct Record {
+  uint4* gates;  // and with 16-bit types all else
+  float2* state;
+
+  __device__ Record(const CommonParams& p, void* reserve, int64_t cell) {
+    gates = static_cast<uint4*>(reserve) + cell;
+    state = reinterpret_cast<float2*>(static_cast<uint4*>(reserve) +
+                                      (p.steps + int64_t{1}) * p.batch * C::kHidden) +
+            cell;
   }
-}
+  __device__ __forceinline__ void Store(int tile, const float (&z)[4], float c, float h) const {
+    using E = typename C::Element;
+    if constexpr (C::kBytes == 2) {
+      gates[32 * tile] = make_uint4(E::Pack(z[0], z[1]), E::Pack(z[2], z[3]), __float_as_uint(c),
+                                    E::Pack(h, 0.0f));
+    } else {
+      gates[32 * tile] = make_uint4(__float_as_uint(z[0]), __float_as_uint(z[1]),
+                                    __float_as_uint(z[2]), __float_as_uint(z[3]));
+      state[32 * tile] = make_float2(c, h);
+    }
+  }
+  __device__ __forceinline__ void Advance(int64_t cells) {
+    gates += cells;
+    state += cells;
+  }
+};
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
@@ -99,46 +132,62 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   using S = typename C::Storage;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) uint64_t barrier_words[2 * C::kArrivals];
+  // After h, twice: R on its way into registers, then the output where it is not what is sent.
+  unsigned char* const stage = shared + 2 * C::kHiddenBytes;
   const Place<C> place;
+  const ForwardJob& job = p.jobs[place.job];
   const int lane = place.lane, warp = place.warp, rank = place.rank;
   const int hidden = p.hidden;
   const int unit = place.first_unit + place.LocalUnit();
   const bool unit_exists = unit < hidden;
 
-  uint32_t a[1][C::kForwardSteps][4];
-  LoadForwardWeights<C>(a, shared, p, place);
+  // R first, since it takes longest; all else that comes from memory meanwhile.
+  StageForwardWeights<C>(stage, p, job.recurrent_kernel, place);
 
-  const uint32_t group_bytes = 16 * p.rows;
-  const uint32_t own_bytes = C::kUnitGroups * group_bytes;  // what a block sends to each other
-  // The hidden state before the first step, all of it in every block.
-  for (int i = threadIdx.x; i < C::kHidden * p.rows; i += C::kThreads) {
-    const int u = i % C::kHidden, row = i / C::kHidden, b = place.slice * p.rows + row;
-    float h = 0.0f;
-    if (p.initial_h != nullptr && u < hidden && b < p.batch) {
-      h = E::To(static_cast<const S*>(p.initial_h)[int64_t{b} * hidden + u]);
-    }
-    *reinterpret_cast<S*>(shared + u / C::kGroup * group_bytes + row * 16 +
-                          u % C::kGroup * C::kBytes) = Factor<E>(h);
-  }
+  // h lies as [block][group of K][rows][16 bytes], a single tile with room for 8 rows.
+  const uint32_t group_bytes = C::kWarpgroup ? 16 * p.rows : 128;
+  const uint32_t own_bytes = C::kUnitGroups * group_bytes;  // a block's part
   const uint32_t base = KeptSharedAddress(shared);
-  const Mailbox<C::kArrivals> mailbox{KeptSharedAddress(barrier_words),
-                                      (C::kArrivalParts - 1) * own_bytes,
-                                      C::kArrivalParts * own_bytes};
-  if (threadIdx.x == 0) mailbox.Init();
-  FenceProxyAsync();
-  ClusterBarrier();
+  const Mailbox<1, C::kArrivals> mailbox{KeptSharedAddress(barrier_words), Kept<C>(p.rows),
+                                         16 * C::kUnitGroups * (C::kArrivalParts - 1),
+                                         16 * C::kUnitGroups * C::kArrivalParts, place.thread == 0};
+  if (mailbox.leader) mailbox.Init();
+  ClusterArrive();
+  // The hidden state before the first step, all of it in every block.
+  if (job.initial_h == nullptr) {
+    for (int i = threadIdx.x; i < C::kHiddenBytes / 16; i += C::kThreads) {
+      reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
+    }
+  } else {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < C::kHidden * p.rows; i += C::kThreads) {
+      const int u = i % C::kHidden, row = i / C::kHidden, b = place.slice * p.rows + row;
+      float h = 0.0f;
+      if (u < hidden && b < p.batch) {
+        const int64_t at = int64_t{b} * hidden + u;
+        h = E::To(static_cast<const S*>(job.initial_h)[at]);
+        if (job.recurrent_dropout != nullptr) {
+          h *= E::To(static_cast<const S*>(job.recurrent_dropout)[at]);
+        }
+      }
+      *reinterpret_cast<S*>(shared + u / C::kGroup * group_bytes + row * 16 +
+                            u % C::kGroup * C::kBytes) = Factor<E>(h);
+    }
+  }
+  if constexpr (C::kWarpgroup) FenceProxyAsync();
 
   // The thread's cells: one unit, one row of each tile. Units beyond `hidden` repeat the last one's
   // projection: their h meets only zeros of R and is stored nowhere.
   float bias[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-  if (p.bias != nullptr && unit_exists) {
+  if (job.bias != nullptr && unit_exists) {
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
       const int at = g * hidden + unit;
-      bias[g] = p.weights_are_float ? static_cast<const float*>(p.bias)[at]
-                                    : E::To(static_cast<const S*>(p.bias)[at]);
+      bias[g] = p.weights_are_float ? static_cast<const float*>(job.bias)[at]
+                                    : E::To(static_cast<const S*>(job.bias)[at]);
     }
   }
+  const Dropout<C> dropout(p, job, place, unit);
   float c[C::kTiles], h[C::kTiles];
   bool has_row[C::kTiles];
 #pragma unroll
@@ -147,26 +196,29 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     c[n] = h[n] = 0.0f;
     const int64_t at = int64_t{place.Batch(p, n)} * hidden + unit;
     if (has_row[n] && unit_exists) {
-      if (p.initial_c != nullptr) c[n] = E::To(static_cast<const S*>(p.initial_c)[at]);
-      if (p.initial_h != nullptr) h[n] = E::To(static_cast<const S*>(p.initial_h)[at]);
+      if (job.initial_c != nullptr) c[n] = E::To(static_cast<const S*>(job.initial_c)[at]);
+      if (job.initial_h != nullptr) h[n] = E::To(static_cast<const S*>(job.initial_h)[at]);
     }
   }
   // Those of the first row tile; the others follow at fixed strides.
-  const int64_t first_row = place.Batch(p, 0) * p.input_rows.batch_stride + p.input_rows.first;
+  const int64_t first_row = place.Batch(p, 0) * job.input_rows.batch_stride + job.input_rows.first;
   const int x_bytes = p.projection_is_float ? 4 : C::kBytes;
   const int64_t gate_stride = int64_t{hidden} * x_bytes;
-  const int64_t x_step = p.input_rows.step_stride * 4 * gate_stride;
-  const int64_t x_tile = 8 * p.input_rows.batch_stride * 4 * gate_stride;
-  const char* x = static_cast<const char*>(p.projection) + first_row * 4 * gate_stride +
+  const int64_t row_step = Kept<C>(job.input_rows.step_stride);
+  const int64_t x_step = Kept<C>(row_step * 4 * gate_stride);
+  const int64_t x_tile = 8 * job.input_rows.batch_stride * 4 * gate_stride;
+  const char* x = static_cast<const char*>(job.projection) + first_row * 4 * gate_stride +
                   min(unit, hidden - 1) * x_bytes;
   const uint8_t* mask = p.mask == nullptr ? nullptr : p.mask + first_row;
-  int64_t cell = place.ReserveCell(p, 0, place.Batch(p, 0));
+  const bool keeps = job.reserve != nullptr;
+  Record<C> record(p, job.reserve, place.ReserveCell(p, 0, place.Batch(p, 0)));
   const int64_t cell_step = int64_t{p.batch} * C::kHidden;
   // The projection comes one step ahead, unconverted, so that nothing waits for it too early, and
   // to the L2 cache some steps ahead.
   constexpr int kAhead = 4;
   uint32_t raw[C::kTiles][4];
   uint8_t valid[C::kTiles];
+  // That of step s, to which x points.
   auto fetch = [&](int s) {
     const bool prefetch = place.unit == 0 && s + kAhead < p.steps;
 #pragma unroll
@@ -191,10 +243,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 #pragma unroll
         for (int g = 0; g < 4; ++g) PrefetchL2(at + g * gate_stride + kAhead * x_step);
       }
-      if (p.mask != nullptr) valid[n] = __ldg(mask + n * 8 * p.input_rows.batch_stride);
+      if (p.mask != nullptr) valid[n] = __ldg(mask + n * 8 * job.input_rows.batch_stride);
     }
     x += x_step;
-    mask += p.input_rows.step_stride;
+    mask += row_step;
   };
   auto input = [&](uint32_t bits) {
     if constexpr (C::kBytes == 2) {
@@ -211,7 +263,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 
   // Some threads also write one 16-byte piece of the output a step.
   static_assert(C::kUnitGroups * C::kRows <= C::kThreads, "one piece of the output a thread");
-  const int piece = static_cast<int>(threadIdx.x) - (C::kThreads - C::kUnitGroups * p.rows);
+  const int piece = place.thread - (C::kThreads - C::kUnitGroups * p.rows);
   const int piece_row = piece < 0 ? 0 : piece / C::kUnitGroups;
   const int piece_group = piece < 0 ? 0 : piece % C::kUnitGroups;
   const int piece_batch = place.slice * p.rows + piece_row;
@@ -220,40 +272,47 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const uint8_t* piece_mask =
       p.mask == nullptr || !writes
           ? nullptr
-          : p.mask + piece_batch * p.input_rows.batch_stride + p.input_rows.first;
+          : p.mask + piece_batch * job.input_rows.batch_stride + job.input_rows.first;
   uint8_t piece_valid = piece_mask == nullptr ? 1 : __ldg(piece_mask);
   bool seen = false;
-  const int64_t output_row = piece_batch * p.output_rows.batch_stride + p.output_rows.first;
-  S* output = static_cast<S*>(p.output) + output_row * hidden + piece_unit;
-  const int64_t output_step = p.return_sequences ? p.output_rows.step_stride * hidden : 0;
+  S* output = static_cast<S*>(job.output) + piece_batch * job.output_rows.batch_stride +
+              job.output_rows.first + piece_unit;
+  const int64_t output_step = Kept<C>(job.output_rows.step_stride);
   const uint32_t own = rank * own_bytes;
+  const uint32_t piece_at = piece_group * group_bytes + piece_row * 16;
+  const int u = place.LocalUnit();
+  const uint32_t cell_at =
+      u / C::kGroup * group_bytes + place.column * 16 + u % C::kGroup * C::kBytes;
+
+  uint32_t a[1][C::kForwardSteps][4];
+  LoadForwardWeights<C>(a, stage, place);
+  if (dropout.first != nullptr) __syncthreads();  // the stage is free for the output
+  ClusterWait();
 
   for (int s = 0; s < p.steps; ++s) {
     const uint32_t before = (s & 1) * C::kHiddenBytes, after = C::kHiddenBytes - before;
     // Everything up to the sends is on the step's critical path; all else comes after them.
     float z[C::kTiles][4], c_before[C::kTiles], h_before[C::kTiles];
-    bool kept[C::kTiles];
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
 #pragma unroll
       for (int g = 0; g < 4; ++g) z[n][g] = input(raw[n][g]) + bias[g];
-      kept[n] = valid[n] == 0;
     }
-    Product<C, 1, C::kForwardSteps> product;
+    ForwardProduct<C> product;
     product.Begin();
     // Message s - 1 is h after step s - 1.
-    AddParts<C, 0>(product, a, base + before, group_bytes, own_bytes, place, mailbox, s - 1);
+    AddParts<C, 0>(product, a, base + before, group_bytes, place, mailbox, s - 1);
     product.End();
 
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
-      const float* v = &product.v[0][0][4 * n];  // gates i and g of two columns, or f and o
-      const float first = __shfl_xor_sync(~0u, place.upper ? v[0] : v[1], 16);
-      const float second = __shfl_xor_sync(~0u, place.upper ? v[2] : v[3], 16);
-      z[n][0] += place.upper ? first : v[0];
-      z[n][1] += place.upper ? v[1] : first;
-      z[n][2] += place.upper ? second : v[2];
-      z[n][3] += place.upper ? v[3] : second;
+      const float* v = product.Sums() + 4 * n;  // gates i and g of two columns, or f and o
+      const float low = __shfl_xor_sync(~0u, place.upper ? v[0] : v[1], 16);
+      const float high = __shfl_xor_sync(~0u, place.upper ? v[2] : v[3], 16);
+      z[n][0] += place.upper ? low : v[0];
+      z[n][1] += place.upper ? v[1] : low;
+      z[n][2] += place.upper ? high : v[2];
+      z[n][3] += place.upper ? v[3] : high;
     }
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
@@ -265,16 +324,18 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       h_before[n] = h[n];
       const float c_new = fmaf(z[n][1], c[n], z[n][0] * z[n][2]);
       const S h_new = Factor<E>(z[n][3] * E::Tanh(c_new));
-      c[n] = kept[n] ? c[n] : c_new;
-      h[n] = kept[n] ? h[n] : E::To(h_new);
-      const int u = place.LocalUnit();
+      const bool is_valid = valid[n] != 0;
+      c[n] = is_valid ? c_new : c[n];
+      h[n] = is_valid ? E::To(h_new) : h[n];
       if (has_row[n]) {
-        *reinterpret_cast<S*>(shared + after + own + u / C::kGroup * group_bytes +
-                              (n * 8 + place.column) * 16 + u % C::kGroup * C::kBytes) =
-            Factor<E>(h[n]);
+        const uint32_t at = cell_at + n * 128;
+        *reinterpret_cast<S*>(shared + after + own + at) = Factor<E>(h[n] * dropout(n));
+        if (dropout.first != nullptr) {
+          *reinterpret_cast<S*>(stage + (s & 1) * C::kOwnBytes + at) = E::From(h[n]);
+        }
       }
     }
-    if constexpr (!C::kAsyncStores) FenceProxyAsync();
+    if constexpr (C::kWarpgroup) FenceProxyAsync();
     __syncthreads();
     if (s + 1 < p.steps) {
       // To the next block first, whose second part of K this is, then to the one after it.
@@ -285,45 +346,47 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         if (d >= C::kClusterSize) break;
         const uint32_t other = (rank + d) % C::kClusterSize;
         const uint32_t remote = Mapa(base + source, other);
-        const uint32_t barrier = Mapa(mailbox.Barrier(s, d / C::kArrivalParts), other);
-        if constexpr (C::kAsyncStores) {
+        const uint32_t barrier = Mapa(mailbox.Barrier(s, 0, d / C::kArrivalParts), other);
+        if constexpr (C::kWarpgroup) {
+          if (lane == 0) CpAsyncBulk(remote, base + source, own_bytes, barrier);
+        } else {
+          // The rows that there are.
 #pragma unroll
-          for (int j = 0; j < 16 * C::kUnitGroups * C::kRows; j += 16 * 32) {
+          for (int j = 0; j < 128 * C::kUnitGroups; j += 16 * 32) {
             const int at = j + 16 * lane;
-            if (at < static_cast<int>(own_bytes)) {
+            if (at < 128 * C::kUnitGroups && (lane & 7) < p.rows) {
               StAsync16(remote + at, *reinterpret_cast<const uint4*>(shared + source + at),
                         barrier);
             }
           }
-        } else if (lane == 0) {
-          CpAsyncBulk(remote, base + source, own_bytes, barrier);
         }
       }
       fetch(s + 1);
     }
-    if (p.reserve != nullptr) {
+    if (keeps) {
 #pragma unroll
       for (int n = 0; n < C::kTiles; ++n) {
-        if (!has_row[n]) continue;
-        StoreRecord<C>(p, cell + 32 * n, z[n], c_before[n], h_before[n]);
+        if (has_row[n]) record.Store(n, z[n], c_before[n], h_before[n]);
       }
     }
     if (writes) {
       const bool is_valid = piece_valid != 0;
       seen |= is_valid;
       if (p.return_sequences || s + 1 == p.steps) {
-        uint4 group = *reinterpret_cast<const uint4*>(shared + after + own +
-                                                      piece_group * group_bytes + piece_row * 16);
+        const unsigned char* const from =
+            (dropout.first == nullptr ? shared + after + own : stage + (s & 1) * C::kOwnBytes) +
+            piece_at;
+        uint4 group = *reinterpret_cast<const uint4*>(from);
         if (!is_valid && (p.zero_output_for_mask || !seen)) group = make_uint4(0, 0, 0, 0);
         StoreGroup<E>(output, group, hidden - piece_unit, p.vector_rows);
       }
       output += output_step;
       if (piece_mask != nullptr && s + 1 < p.steps) {
-        piece_mask += p.input_rows.step_stride;
+        piece_mask += row_step;
         piece_valid = __ldg(piece_mask);
       }
     }
-    cell += cell_step;
+    record.Advance(cell_step);
   }
 
 #pragma unroll
@@ -332,12 +395,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     const int b = place.Batch(p, n);
     if (unit_exists) {
       const int64_t at = int64_t{b} * hidden + unit;
-      static_cast<S*>(p.final_h)[at] = E::From(h[n]);
-      static_cast<S*>(p.final_c)[at] = E::From(c[n]);
+      static_cast<S*>(job.final_h)[at] = E::From(h[n]);
+      static_cast<S*>(job.final_c)[at] = E::From(c[n]);
     }
-    if (p.reserve != nullptr) {
+    if (keeps) {
       const float nothing[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      StoreRecord<C>(p, cell + 32 * n, nothing, c[n], h[n]);
+      record.Store(n, nothing, c[n], h[n]);
     }
   }
   ClusterBarrier();

@@ -60,7 +60,8 @@ class ClusterTest : public ::testing::TestWithParam<tfl_dtype> {
                  << " zero " << int{spec.zero_output_for_mask} << " mask " << int{spec.has_mask}
                  << " bias " << int{spec.has_bias} << " h0 " << int{spec.has_initial_h} << " c0 "
                  << int{spec.has_initial_c} << " float weights "
-                 << int{spec.weight_dtype == TFL_FLOAT32} << " projection " << projection
+                 << int{spec.weight_dtype == TFL_FLOAT32} << " dropout "
+                 << int{spec.num_recurrent_dropout_masks} << " projection " << projection
                  << " grad_gates " << grad_gates);
     ASSERT_TRUE(cuda::ClusterForwardSupported(spec, limits_));
     ASSERT_TRUE(cuda::ClusterBackwardSupported(spec, limits_));
@@ -108,6 +109,20 @@ TEST_P(ClusterTest, EverySizeAndSliceWidth) {
   }
 }
 
+// Every kernel with everything that it can be asked for, in two steps: short enough for
+// compute-sanitizer.
+TEST_P(ClusterTest, EveryKernelShortly) {
+  const tfl_dtype dtype = GetParam();
+  for (int64_t hidden : {60, 128, 250, 384, 512}) {
+    if (dtype == TFL_FLOAT32 && hidden > 256) break;
+    for (int64_t batch : {3, 150, 300}) {
+      tfl_lstm_spec spec = Spec(batch, 2, hidden, dtype);
+      spec.has_mask = spec.num_recurrent_dropout_masks = 1;
+      Check(spec, TFL_FLOAT32, dtype, batch + hidden);
+    }
+  }
+}
+
 TEST_P(ClusterTest, OddSizesAndRandomFlags) {
   const tfl_dtype dtype = GetParam();
   std::mt19937 random(7);
@@ -123,6 +138,7 @@ TEST_P(ClusterTest, OddSizesAndRandomFlags) {
     spec.has_mask = random() % 3 != 0;
     spec.zero_output_for_mask = flag();
     spec.has_bias = flag();
+    spec.num_recurrent_dropout_masks = random() % 3 == 0;
     spec.has_initial_h = flag();
     spec.has_initial_c = flag();
     spec.training = random() % 4 != 0;

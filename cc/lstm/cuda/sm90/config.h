@@ -17,9 +17,8 @@ namespace tfl::cuda::sm90 {
 constexpr int Gcd(int a, int b) { return b == 0 ? a : Gcd(b, a % b); }
 constexpr int Max(int a, int b) { return a > b ? a : b; }
 
-// E: an arithmetic type of element.cuh. TILES: 8-row tiles of a slice. WARPGROUP: products by wgmma
-// (shared memory is read once for 4 warps), else by mma.sync (lower latency with few rows).
-template <class E, int HIDDEN, int CLUSTER_SIZE, int TILES, bool WARPGROUP>
+// E: an arithmetic type of element.cuh. TILES: 8-row tiles of a slice.
+template <class E, int HIDDEN, int CLUSTER_SIZE, int TILES>
 struct ClusterConfig {
   using Element = E;
   using Storage = typename E::Storage;
@@ -28,7 +27,7 @@ struct ClusterConfig {
   static constexpr int kHidden = HIDDEN;
   static constexpr int kClusterSize = CLUSTER_SIZE;
   static constexpr int kTiles = TILES;
-  static constexpr bool kWarpgroup = WARPGROUP;
+  static constexpr bool kWarpgroup = TILES > 1;  // products of forward by wgmma
   static constexpr int kRows = 8 * TILES;
   static constexpr int kUnits = HIDDEN / CLUSTER_SIZE;
   static constexpr int kWarps = kUnits / 4;
@@ -36,25 +35,23 @@ struct ClusterConfig {
   static constexpr int kBytes = sizeof(Storage);
 
   static_assert(HIDDEN % CLUSTER_SIZE == 0 && kUnits % 16 == 0, "a block owns whole 16-unit tiles");
+  static_assert(!kWarpgroup || kWarps % 4 == 0, "a warpgroup is four warps");
   static_assert(CLUSTER_SIZE % 4 == 0 && CLUSTER_SIZE <= 16, "backward spreads tiles over warps");
-  static_assert(!WARPGROUP || kWarps % 4 == 0, "a warpgroup is four warps");
 
   // Matrix factors in shared memory are K-major core matrices, [K / kGroup][rows][16 bytes], which
   // is what both wgmma and ldmatrix read without bank conflicts. A slice may have fewer rows than
-  // kRows: reads beyond them meet the next group, and those columns of a product are used nowhere.
+  // kRows: wgmma's reads beyond them meet the next group; those columns of a product are used
+  // nowhere.
   static constexpr int kGroup = 16 / kBytes;  // consecutive k in one row of a core matrix
   static constexpr int kUnitGroups = kUnits / kGroup;
   static constexpr int kStepBytes = 32;  // of K that one matrix instruction takes
 
-  // Few rows make small messages, which single asynchronous stores carry faster than the copy
-  // engine.
-  static constexpr bool kAsyncStores = !WARPGROUP;
-
-  // Staging of R while it is brought into registers.
-  static constexpr int kStageRows = HIDDEN < 128 ? HIDDEN : (kBytes == 2 ? 128 : 64);
+  // The block's columns of R on their way into registers.
   static constexpr int kStagePitch = 4 * kUnits * kBytes + 16;
-  static constexpr int kStageBytes = kStageRows * kStagePitch;
-  static_assert(HIDDEN % kStageRows == 0, "R is staged in equal parts");
+  static constexpr int kStageBytes = HIDDEN * kStagePitch;
+  static constexpr int kStageGroups = 4;  // of rows, read as they come
+  static constexpr int kStageRows = HIDDEN / kStageGroups;
+  static_assert(kStageRows % kUnits == 0, "a group is whole parts");
 
   // Forward: h of the whole cluster, twice. K is taken block by block, one's own first, then as
   // they come: part i is that of block rank - i. kArrivals barriers a buffer, each for as many
@@ -64,7 +61,8 @@ struct ClusterConfig {
   static constexpr int kArrivals = CLUSTER_SIZE / 4;
   static constexpr int kArrivalParts = CLUSTER_SIZE / kArrivals;
   static constexpr int kHiddenBytes = HIDDEN * kBytes * kRows + 128;
-  static constexpr int kForwardShared = Max(2 * kHiddenBytes, kStageBytes);
+  static constexpr int kOwnBytes = kUnits * kBytes * kRows;
+  static constexpr int kForwardShared = 2 * kHiddenBytes + Max(2 * kOwnBytes, kStageBytes);
 
   // Backward: the gradients of the block's gates and, as a fifth plane on its way to memory, h
   // before the step, twice; the partial sums of dh from every block, twice; those on their way out.
@@ -76,12 +74,13 @@ struct ClusterConfig {
   static constexpr int kMessageRowBytes = kMessageUnits * int{sizeof(Partial)};
   static constexpr int kSourceRowBytes = kUnits * int{sizeof(Partial)};
   static constexpr int kPlanes = 5;
-  static constexpr int kGatesBytes = kPlanes * kUnits * kBytes * kRows + 128;
+  static constexpr int kGatesBytes = kPlanes * kUnits * kBytes * kRows;
   // The two halves of the sources are read at once by the two halves of a warp: 64 bytes apart in
   // banks.
   static constexpr int kHalfSkew = 64;
-  static constexpr int kReceiveBytes = CLUSTER_SIZE * kSourceRowBytes * kRows + 2 * kHalfSkew;
-  static constexpr int kSendBytes = kWarps * kMessages * kMessageRowBytes * kRows;
+  static constexpr int kReceiveTileBytes = 8 * CLUSTER_SIZE * kSourceRowBytes + 2 * kHalfSkew;
+  static constexpr int kReceiveBytes = TILES * kReceiveTileBytes;
+  static constexpr int kSendBytes = kWarps * kMessages * kMessageRowBytes * 8;
   static constexpr int kBackwardShared =
       Max(2 * kGatesBytes + 2 * kReceiveBytes + kSendBytes, kStageBytes);
 };

@@ -6,6 +6,22 @@
 
 namespace tfl::cuda::sm90 {
 
+// A value worked out once, before a loop: the compiler would rather read parameters and the
+// thread's index anew at every step, which kernels of one row tile, short of time and not of
+// registers, feel. Pointers lose what it knows of their address space.
+template <class C, class T>
+__device__ __forceinline__ T Kept(T value) {
+  static_assert(sizeof(T) == 8 || sizeof(T) == 4, "one register or two");
+  if constexpr (C::kTiles == 1) {
+    if constexpr (sizeof(T) == 8) {
+      asm volatile("" : "+l"(value));
+    } else {
+      asm volatile("" : "+r"(value));
+    }
+  }
+  return value;
+}
+
 __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -31,11 +47,31 @@ __device__ __forceinline__ uint32_t ClusterCtaRank() {
 }
 
 // Every thread of the cluster, with release and acquire of all memory.
+__device__ __forceinline__ void ClusterArrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterWait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void ClusterBarrier() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+  ClusterArrive();
+  ClusterWait();
+}
+
+// kBytes, 4, 8 or 16, from global to shared memory; zeros unless `valid`.
+template <int kBytes>
+__device__ __forceinline__ void CpAsync(uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global),
+               "n"(kBytes), "r"(valid ? kBytes : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CpAsyncCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Until at most kGroups of the thread's latest groups are under way.
+template <int kGroups>
+__device__ __forceinline__ void CpAsyncWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
 __device__ __forceinline__ void MbarrierInit(uint32_t barrier, uint32_t arrivals) {
@@ -170,13 +206,8 @@ TFL_MMA(MmaTf32, "m16n8k8", "tf32")
 #define TFL_WGMMA(name, k, type, tail)                                                            \
   template <int N>                                                                                \
   __device__ __forceinline__ void name(float* d, const uint32_t* a, uint64_t b) {                 \
-    static_assert(N == 8 || N == 16 || N == 32 || N == 40, "no wgmma wrapper of this width");     \
-    if constexpr (N == 8) {                                                                       \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n8" k ".f32." type "." type                   \
-                   " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, 1" tail ";"                    \
-                   : TFL_D4(0)                                                                    \
-                   : TFL_A);                                                                      \
-    } else if constexpr (N == 16) {                                                               \
+    static_assert(N == 16 || N == 32 || N == 40, "no wgmma wrapper of this width");               \
+    if constexpr (N == 16) {                                                                      \
       asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type                  \
                    " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1" tail ";" \
                    : TFL_D4(0), TFL_D4(4)                                                         \

@@ -28,6 +28,8 @@ RecurrenceCase::RecurrenceCase(const tfl_lstm_spec& s, tfl_dtype projection_type
   fill(&bias, s.has_bias ? 4 * s.hidden_size : 0, 1, s.weight_dtype);
   fill(&initial_h, s.has_initial_h ? states : 0, 1, s.dtype);
   fill(&initial_c, s.has_initial_c ? states : 0, 1, s.dtype);
+  fill(&recurrent_dropout, s.num_recurrent_dropout_masks * states, 1, s.dtype);
+  for (double& factor : recurrent_dropout) factor = factor < -0.5 ? 0 : Rounded(4.0 / 3, s.dtype);
   fill(&grad_output, s.return_sequences ? rows * s.hidden_size : states, 1, s.dtype);
   fill(&grad_final_h, states, 1, s.dtype);
   fill(&grad_final_c, states, 1, s.dtype);
@@ -46,6 +48,9 @@ void RecurrenceCase::Reference() {
   previous_h.assign(batch * steps * hidden, 0);
   const auto row = [&](int64_t b, int64_t t) {
     return spec.time_major ? t * batch + b : b * steps + t;
+  };
+  const auto kept = [&](int64_t b, int64_t k) {
+    return recurrent_dropout.empty() ? 1.0 : recurrent_dropout[b * hidden + k];
   };
   for (int64_t b = 0; b < batch; ++b) {
     std::vector<Values> hs, cs, gates;
@@ -68,7 +73,8 @@ void RecurrenceCase::Reference() {
         }
         for (int64_t k = 0; k < hidden; ++k) {
           const double* r = &recurrent_kernel[k * 4 * hidden];
-          for (int64_t j = 0; j < 4 * hidden; ++j) z[j] += h[k] * r[j];
+          const double met = h[k] * kept(b, k);
+          for (int64_t j = 0; j < 4 * hidden; ++j) z[j] += met * r[j];
         }
         for (int64_t j = 0; j < 4 * hidden; ++j) {
           z[j] = j / hidden == 2 ? std::tanh(z[j]) : Sigmoid(z[j]);
@@ -113,7 +119,7 @@ void RecurrenceCase::Reference() {
         const double* r = &recurrent_kernel[k * 4 * hidden];
         double sum = 0;
         for (int64_t j = 0; j < 4 * hidden; ++j) sum += d[j] * r[j];
-        dh[k] = sum;
+        dh[k] = sum * kept(b, k);
       }
     }
     for (int64_t u = 0; u < hidden; ++u) {
@@ -145,6 +151,8 @@ RecurrenceBuffers::RecurrenceBuffers(const RecurrenceCase& of) : forward{}, back
   forward.bias = Make(of.bias, s.weight_dtype)->data();
   forward.initial_h = backward.initial_h = Make(of.initial_h, s.dtype)->data();
   forward.initial_c = backward.initial_c = Make(of.initial_c, s.dtype)->data();
+  forward.recurrent_dropout_mask = backward.recurrent_dropout_mask =
+      Make(of.recurrent_dropout, s.dtype)->data();
   Buffer* mask = Make(static_cast<int64_t>(of.mask.size()));
   if (!of.mask.empty()) {
     cudaMemcpy(mask->data(), of.mask.data(), of.mask.size(), cudaMemcpyHostToDevice);

@@ -18,7 +18,7 @@ using Values = std::vector<double>;
 struct RecurrenceCase {
   tfl_lstm_spec spec;
   tfl_dtype projection_dtype, grad_gates_dtype;
-  Values projection, recurrent_kernel, bias, initial_h, initial_c;
+  Values projection, recurrent_kernel, bias, initial_h, initial_c, recurrent_dropout;
   Values grad_output, grad_final_h, grad_final_c;
   std::vector<uint8_t> mask;
   // Results. previous_h and grad_gates at rows of the layout of x.

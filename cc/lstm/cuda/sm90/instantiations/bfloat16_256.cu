@@ -3,8 +3,8 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Bfloat16Kernels256() {
-  return List<ClusterConfig<Bfloat16, 256, 8, 1, false>, ClusterConfig<Bfloat16, 256, 8, 2, true>,
-              ClusterConfig<Bfloat16, 256, 8, 4, true>>();
+  return List<ClusterConfig<Bfloat16, 256, 8, 1>, ClusterConfig<Bfloat16, 256, 8, 2>,
+              ClusterConfig<Bfloat16, 256, 8, 4>>();
 }
 
 }  // namespace tfl::cuda::sm90

@@ -3,8 +3,8 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Bfloat16Kernels512() {
-  return List<ClusterConfig<Bfloat16, 512, 16, 1, false>, ClusterConfig<Bfloat16, 512, 16, 2, true>,
-              ClusterConfig<Bfloat16, 512, 16, 5, true>>();
+  return List<ClusterConfig<Bfloat16, 512, 16, 1>, ClusterConfig<Bfloat16, 512, 16, 2>,
+              ClusterConfig<Bfloat16, 512, 16, 5>>();
 }
 
 }  // namespace tfl::cuda::sm90

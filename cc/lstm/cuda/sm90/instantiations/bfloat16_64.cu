@@ -3,7 +3,7 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Bfloat16Kernels64() {
-  return List<ClusterConfig<Bfloat16, 64, 4, 1, false>, ClusterConfig<Bfloat16, 64, 4, 4, true>>();
+  return List<ClusterConfig<Bfloat16, 64, 4, 1>, ClusterConfig<Bfloat16, 64, 4, 4>>();
 }
 
 }  // namespace tfl::cuda::sm90

@@ -3,7 +3,7 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Float16Kernels128() {
-  return List<ClusterConfig<Float16, 128, 4, 1, false>, ClusterConfig<Float16, 128, 4, 4, true>>();
+  return List<ClusterConfig<Float16, 128, 4, 1>, ClusterConfig<Float16, 128, 4, 4>>();
 }
 
 }  // namespace tfl::cuda::sm90

@@ -3,8 +3,8 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Float16Kernels256() {
-  return List<ClusterConfig<Float16, 256, 8, 1, false>, ClusterConfig<Float16, 256, 8, 2, true>,
-              ClusterConfig<Float16, 256, 8, 4, true>>();
+  return List<ClusterConfig<Float16, 256, 8, 1>, ClusterConfig<Float16, 256, 8, 2>,
+              ClusterConfig<Float16, 256, 8, 4>>();
 }
 
 }  // namespace tfl::cuda::sm90

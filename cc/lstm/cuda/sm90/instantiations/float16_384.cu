@@ -3,7 +3,7 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Float16Kernels384() {
-  return List<ClusterConfig<Float16, 384, 8, 1, false>, ClusterConfig<Float16, 384, 8, 2, true>>();
+  return List<ClusterConfig<Float16, 384, 8, 1>, ClusterConfig<Float16, 384, 8, 2>>();
 }
 
 }  // namespace tfl::cuda::sm90

@@ -3,8 +3,8 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Float16Kernels512() {
-  return List<ClusterConfig<Float16, 512, 16, 1, false>, ClusterConfig<Float16, 512, 16, 2, true>,
-              ClusterConfig<Float16, 512, 16, 5, true>>();
+  return List<ClusterConfig<Float16, 512, 16, 1>, ClusterConfig<Float16, 512, 16, 2>,
+              ClusterConfig<Float16, 512, 16, 5>>();
 }
 
 }  // namespace tfl::cuda::sm90

@@ -3,8 +3,8 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Tf32Kernels256() {
-  return List<ClusterConfig<Tf32, 256, 8, 1, false>, ClusterConfig<Tf32, 256, 8, 2, true>,
-              ClusterConfig<Tf32, 256, 8, 4, true>>();
+  return List<ClusterConfig<Tf32, 256, 8, 1>, ClusterConfig<Tf32, 256, 8, 2>,
+              ClusterConfig<Tf32, 256, 8, 4>>();
 }
 
 }  // namespace tfl::cuda::sm90

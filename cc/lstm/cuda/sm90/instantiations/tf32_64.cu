@@ -3,7 +3,7 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Tf32Kernels64() {
-  return List<ClusterConfig<Tf32, 64, 4, 1, false>, ClusterConfig<Tf32, 64, 4, 4, true>>();
+  return List<ClusterConfig<Tf32, 64, 4, 1>, ClusterConfig<Tf32, 64, 4, 4>>();
 }
 
 }  // namespace tfl::cuda::sm90
