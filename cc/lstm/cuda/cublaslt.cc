@@ -32,6 +32,7 @@ struct Heuristic {
 };
 
 enum : int { kComputeFloat32 = 68, kComputeFloat64 = 70, kComputeTf32 = 77 };
+enum : int { kLayoutBatchCount = 5, kLayoutBatchStride = 6 };
 enum : int { kDescTransposeA = 3, kDescTransposeB = 4, kOperationTranspose = 1 };
 enum : int {
   kPreferenceWorkspaceBytes = 1,
@@ -51,6 +52,7 @@ struct Api {
   int (*desc_set)(Object, int, const void*, size_t);
   int (*layout_create)(Object*, int type, uint64_t rows, uint64_t columns, int64_t ld);
   int (*layout_destroy)(Object);
+  int (*layout_set)(Object, int, const void*, size_t);
   int (*preference_create)(Object*);
   int (*preference_destroy)(Object);
   int (*preference_set)(Object, int, const void*, size_t);
@@ -78,6 +80,7 @@ const Api* LoadApi() {
     find("cublasLtMatmulDescSetAttribute", &api->desc_set);
     find("cublasLtMatrixLayoutCreate", &api->layout_create);
     find("cublasLtMatrixLayoutDestroy", &api->layout_destroy);
+    find("cublasLtMatrixLayoutSetAttribute", &api->layout_set);
     find("cublasLtMatmulPreferenceCreate", &api->preference_create);
     find("cublasLtMatmulPreferenceDestroy", &api->preference_destroy);
     find("cublasLtMatmulPreferenceSetAttribute", &api->preference_set);
@@ -117,9 +120,17 @@ class Prepared {
     // cuBLASLt counts column-major: compute the transposed product, with a and b exchanged.
     const int type = CudaType(gemm.input_dtype), out_type = CudaType(gemm.output_dtype);
     const int transpose = kOperationTranspose;
-    const auto layout = [&](int element, int64_t rows, int64_t columns, int64_t ld) {
+    const int32_t parts = static_cast<int32_t>(gemm.parts);
+    const int64_t k = gemm.k / gemm.parts;
+    const auto layout = [&](int element, int64_t rows, int64_t columns, int64_t ld,
+                            int64_t part_stride) -> Object {
       Object object = nullptr;
-      return api->layout_create(&object, element, columns, rows, ld) == 0 ? object : nullptr;
+      if (api->layout_create(&object, element, columns, rows, ld) != 0) return nullptr;
+      if (parts > 1) {
+        api->layout_set(object, kLayoutBatchCount, &parts, sizeof(parts));
+        api->layout_set(object, kLayoutBatchStride, &part_stride, sizeof(part_stride));
+      }
+      return object;
     };
     const bool wide = gemm.input_dtype == TFL_FLOAT64;
     const bool tf32 = gemm.input_dtype == TFL_FLOAT32 && gemm.allow_tf32;
@@ -135,11 +146,11 @@ class Prepared {
     if (gemm.transpose_a) {
       api->desc_set(desc_, kDescTransposeB, &transpose, sizeof(transpose));
     }
-    b_ = gemm.transpose_b ? layout(type, gemm.n, gemm.k, gemm.ldb)
-                          : layout(type, gemm.k, gemm.n, gemm.ldb);
-    a_ = gemm.transpose_a ? layout(type, gemm.k, gemm.m, gemm.lda)
-                          : layout(type, gemm.m, gemm.k, gemm.lda);
-    c_ = layout(out_type, gemm.m, gemm.n, gemm.ldc);
+    b_ = gemm.transpose_b ? layout(type, gemm.n, k, gemm.ldb, k)
+                          : layout(type, k, gemm.n, gemm.ldb, k * gemm.ldb);
+    a_ = gemm.transpose_a ? layout(type, k, gemm.m, gemm.lda, k * gemm.lda)
+                          : layout(type, gemm.m, k, gemm.lda, k);
+    c_ = layout(out_type, gemm.m, gemm.n, gemm.ldc, gemm.m * gemm.ldc);
     const size_t workspace_bytes = kGemmWorkspaceBytes;
     api->preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes,
                         sizeof(workspace_bytes));
@@ -215,6 +226,7 @@ class Cache {
                      gemm.input_dtype,
                      gemm.output_dtype,
                      gemm.allow_tf32,
+                     gemm.parts,
                      alignment[0],
                      alignment[1],
                      alignment[2]};
@@ -236,7 +248,7 @@ class Cache {
 
  private:
   using Key = std::tuple<int, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, int,
-                         int, bool, uint32_t, uint32_t, uint32_t>;
+                         int, bool, int64_t, uint32_t, uint32_t, uint32_t>;
   static constexpr size_t kMaxProducts = 4096;
   std::mutex mutex_;
   std::map<int, Handle> handles_;

@@ -31,12 +31,12 @@ struct Family {
   int64_t (*backward_workspace_bytes)(const tfl_lstm_spec& spec);
   tfl_status (*forward)(const ForwardRecurrence& call, cudaStream_t stream);
   tfl_status (*backward)(const BackwardRecurrence& call, cudaStream_t stream);
-  // The directions of one call in one launch: `count` calls that differ in their pointers and in
-  // how they read time. Null for a family that runs one after the other.
-  tfl_status (*forward_together)(const ForwardRecurrence* calls, int count,
-                                 cudaStream_t stream) = nullptr;
-  tfl_status (*backward_together)(const BackwardRecurrence* calls, int count,
-                                  cudaStream_t stream) = nullptr;
+  // Both directions of a call at once, where the supported functions say so; all null for a family
+  // that runs them one after the other. The workspace is that of calls[0].
+  bool (*forward_both_supported)(const tfl_lstm_spec& spec, const DeviceLimits& limits) = nullptr;
+  bool (*backward_both_supported)(const tfl_lstm_spec& spec, const DeviceLimits& limits) = nullptr;
+  tfl_status (*forward_both)(const ForwardRecurrence (&calls)[2], cudaStream_t stream) = nullptr;
+  tfl_status (*backward_both)(const BackwardRecurrence (&calls)[2], cudaStream_t stream) = nullptr;
 };
 
 }  // namespace tfl::cuda

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kMaxSide = int64_t{1} << 24;
 
 tfl_status RunPart(const Gemm& gemm, int device, void* workspace, cudaStream_t stream) {
+  if (SmallGemmSuits(gemm)) return SmallGemm(gemm, stream);
   bool done = false;
   TFL_RETURN_IF_ERROR(TryCublasLt(gemm, device, workspace, stream, &done));
   return done ? Ok() : SimpleGemm(gemm, stream);
@@ -23,6 +24,19 @@ const void* Offset(const void* base, int64_t elements, tfl_dtype dtype) {
 
 }  // namespace
 
+int PartsFor(int64_t m, int64_t n, int64_t k) {
+  constexpr int64_t kTile = 128, kFewRowsTile = 64, kBlocks = 128, kLeastDepth = 128;
+  constexpr int kMost = 4;
+  const int64_t tile = m <= kFewRowsTile ? kFewRowsTile : kTile;
+  const int64_t tiles = (m + tile - 1) / tile * ((n + tile - 1) / tile);
+  int parts = 1;
+  while (parts < kMost && tiles * parts * 2 <= kBlocks && k % (parts * 2 * 32) == 0 &&
+         k / (parts * 2) >= kLeastDepth) {
+    parts *= 2;
+  }
+  return parts;
+}
+
 tfl_status RunGemm(const Gemm& gemm, int device, void* workspace, cudaStream_t stream) {
   if (gemm.m == 0 || gemm.n == 0) return Ok();
   if (gemm.k == 0) {
@@ -31,7 +45,8 @@ tfl_status RunGemm(const Gemm& gemm, int device, void* workspace, cudaStream_t s
     return FromCuda(cudaMemset2DAsync(gemm.c, gemm.ldc * size, 0, gemm.n * size, gemm.m, stream),
                     "clearing a product");
   }
-  if (gemm.m <= kMaxSide && gemm.k <= kMaxSide) return RunPart(gemm, device, workspace, stream);
+  if (gemm.parts > 1 || (gemm.m <= kMaxSide && gemm.k <= kMaxSide))
+    return RunPart(gemm, device, workspace, stream);
   for (int64_t m = 0; m < gemm.m; m += kMaxSide) {
     for (int64_t k = 0; k < gemm.k; k += kMaxSide) {
       Gemm part = gemm;

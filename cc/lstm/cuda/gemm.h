@@ -1,4 +1,5 @@
-// Matrix products: cuBLASLt where the process can load it, a plain kernel of ours where not.
+// Matrix products: cuBLASLt where the process can load it, a plain kernel of ours where not, and
+// another of ours for the smallest.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GEMM_H_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_GEMM_H_
 
@@ -27,6 +28,8 @@ struct Gemm {
   tfl_dtype output_dtype;  // input_dtype, or float32 for 16-bit inputs
   bool accumulate;
   bool allow_tf32;
+  // k falls into so many equal parts, each with a product of its own: c is [parts][m, n], densely.
+  int64_t parts = 1;
 };
 
 // Scratch that serves every product; products on one stream may share it.
@@ -35,11 +38,17 @@ constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 // `workspace` holds kGemmWorkspaceBytes.
 tfl_status RunGemm(const Gemm& gemm, int device, void* workspace, cudaStream_t stream);
 
-// The parts of RunGemm. TryCublasLt leaves *done false where cuBLASLt is missing or has no
+// In how many parts of k a product [m, n] of few elements fills the device best, where the next
+// kernel sums them at no cost.
+int PartsFor(int64_t m, int64_t n, int64_t k);
+
+// What RunGemm is made of. TryCublasLt leaves *done false where cuBLASLt is missing or has no
 // algorithm; TF_FUSED_LSTM_CUDA_GEMM=simple in the environment makes it always so, for tests.
 tfl_status TryCublasLt(const Gemm& gemm, int device, void* workspace, cudaStream_t stream,
                        bool* done);
 tfl_status SimpleGemm(const Gemm& gemm, cudaStream_t stream);
+bool SmallGemmSuits(const Gemm& gemm);
+tfl_status SmallGemm(const Gemm& gemm, cudaStream_t stream);
 
 }  // namespace tfl::cuda
 

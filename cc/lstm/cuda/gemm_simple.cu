@@ -50,6 +50,9 @@ __global__ void __launch_bounds__(kThreads)
   using A = Accumulator<T>;
   __shared__ A a_tile[kDepth][kTile + 1];
   __shared__ A b_tile[kDepth][kTile + 1];
+  a.pointer += blockIdx.y * k * a.inner;
+  b.pointer += blockIdx.y * k * b.inner;
+  c += blockIdx.y * m * ldc;
   const int64_t column_tiles = (n + kTile - 1) / kTile;
   const int64_t tiles = (m + kTile - 1) / kTile * column_tiles;
   const int row = threadIdx.x / 16, column = threadIdx.x % 16;
@@ -97,9 +100,10 @@ void Launch(const Gemm& g, cudaStream_t stream) {
   const Operand<T> a = {a_pointer, g.transpose_a ? 1 : g.lda, g.transpose_a ? g.lda : 1};
   const Operand<T> b = {b_pointer, g.transpose_b ? g.ldb : 1, g.transpose_b ? 1 : g.ldb};
   const int64_t tiles = ((g.m + kTile - 1) / kTile) * ((g.n + kTile - 1) / kTile);
-  const int blocks = static_cast<int>(std::min<int64_t>(tiles, int64_t{1} << 30));
+  const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(tiles, int64_t{1} << 30)),
+                    static_cast<unsigned>(g.parts));
   SimpleGemmKernel<T, Out><<<blocks, kThreads, 0, stream>>>(a, b, static_cast<Out*>(g.c), g.ldc,
-                                                            g.m, g.n, g.k, g.accumulate);
+                                                            g.m, g.n, g.k / g.parts, g.accumulate);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The CUDA entry points of lstm.h: the input projection before the recurrence, the weight and input
 // gradients after it, and the division of the workspace. The recurrence is a family's (plan.h).
-// Directions run one after the other in the same scratch, unless the family takes them together.
+// Directions run at once where the family can, else one after the other in the same scratch.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -38,27 +38,25 @@ int64_t ConvertedKernelBytes(const tfl_lstm_spec& spec) {
 
 // The products and the recurrence run one after the other, so their scratch shares one place.
 struct ForwardWorkspace {
-  void* projection[TFL_MAX_DIRECTIONS];  // the same for directions that do not run together
+  void* projection[TFL_MAX_DIRECTIONS];  // the same where directions run one after the other
   void* recurrence;
   void* gemm;
   void* kernel;
   void* dropped;  // x times a dropout mask
   int64_t bytes;
 
-  ForwardWorkspace(const tfl_lstm_spec& spec, const Family& family, void* base) {
+  ForwardWorkspace(const tfl_lstm_spec& spec, const Plan& plan, void* base) {
+    const int64_t recurrence_bytes = plan.forward->forward_workspace_bytes(spec);
+    const int64_t projected = 4 * Rows(spec) * spec.hidden_size * SizeOf(ProjectionType(spec));
     Arena lasting(base);
-    for (int d = 0; d < spec.num_directions; ++d) {
-      projection[d] =
-          d > 0 && family.forward_together == nullptr
-              ? projection[0]
-              : lasting.Take(4 * Rows(spec) * spec.hidden_size * SizeOf(ProjectionType(spec)));
-    }
+    projection[0] = lasting.Take(projected);
+    projection[1] = plan.forward_both ? lasting.Take(projected) : projection[0];
     recurrence = lasting.Take(0);
     Arena products(recurrence);
     gemm = products.Take(kGemmWorkspaceBytes);
     kernel = products.Take(ConvertedKernelBytes(spec));
     dropped = products.Take(spec.num_dropout_masks == 0 ? 0 : XBytes(spec, spec.dtype));
-    bytes = lasting.used() + std::max(products.used(), Align(family.forward_workspace_bytes(spec)));
+    bytes = lasting.used() + std::max(products.used(), Align(recurrence_bytes));
   }
 };
 
@@ -69,7 +67,7 @@ bool GradXIsSummed(const tfl_lstm_spec& spec) {
 }
 
 struct BackwardWorkspace {
-  void* grad_gates[TFL_MAX_DIRECTIONS];  // likewise
+  void* grad_gates[TFL_MAX_DIRECTIONS];
   void* previous_h[TFL_MAX_DIRECTIONS];
   void* recurrence;
   void* gemm;
@@ -80,13 +78,14 @@ struct BackwardWorkspace {
   void* unmasked_x;  // x with zeros at masked steps
   int64_t bytes;
 
-  BackwardWorkspace(const tfl_lstm_spec& spec, const Family& family, void* base) {
+  BackwardWorkspace(const tfl_lstm_spec& spec, const Plan& plan, void* base) {
+    const int64_t recurrence_bytes = plan.backward->backward_workspace_bytes(spec);
     const int64_t rows = Rows(spec), hidden = spec.hidden_size;
     Arena lasting(base);
-    for (int d = 0; d < spec.num_directions; ++d) {
-      const bool shares = d > 0 && family.backward_together == nullptr;
-      grad_gates[d] = shares ? grad_gates[0] : lasting.Take(4 * rows * hidden * SizeOf(spec.dtype));
-      previous_h[d] = shares ? previous_h[0] : lasting.Take(rows * hidden * SizeOf(spec.dtype));
+    for (int d = 0; d < TFL_MAX_DIRECTIONS; ++d) {
+      const bool own = d == 0 || plan.backward_both;
+      grad_gates[d] = own ? lasting.Take(4 * rows * hidden * SizeOf(spec.dtype)) : grad_gates[0];
+      previous_h[d] = own ? lasting.Take(rows * hidden * SizeOf(spec.dtype)) : previous_h[0];
     }
     const tfl_dtype wide = AccumulatorOf(spec.dtype);
     grad_x = lasting.Take(GradXIsSummed(spec) ? XBytes(spec, wide) : 0);
@@ -99,8 +98,7 @@ struct BackwardWorkspace {
         std::max(spec.num_dropout_masks == 0 ? 0 : XBytes(spec, wide),
                  spec.num_recurrent_dropout_masks == 0 ? 0 : rows * hidden * SizeOf(spec.dtype)));
     unmasked_x = products.Take(spec.has_mask ? XBytes(spec, spec.dtype) : 0);
-    bytes =
-        lasting.used() + std::max(products.used(), Align(family.backward_workspace_bytes(spec)));
+    bytes = lasting.used() + std::max(products.used(), Align(recurrence_bytes));
   }
 };
 
@@ -230,31 +228,32 @@ tfl_status GatedGemm(const Gemm& gemm, const DropoutRows& rows, const void* mask
   return Ok();
 }
 
+// x kernel of direction d.
 tfl_status Project(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inputs,
                    const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime) {
   const auto stream = static_cast<cudaStream_t>(runtime.stream);
   const void* kernel;
   TFL_RETURN_IF_ERROR(KernelInDtype(spec, inputs.kernel[d], workspace.kernel, stream, &kernel));
-  Gemm projection = {};
-  projection.m = Rows(spec);
-  projection.n = 4 * spec.hidden_size;
-  projection.k = spec.input_size;
-  projection.a = inputs.x;
-  projection.lda = spec.input_size;
-  projection.b = kernel;
-  projection.ldb = projection.ldc = 4 * spec.hidden_size;
-  projection.c = workspace.projection[d];
-  projection.input_dtype = spec.dtype;
-  projection.output_dtype = ProjectionType(spec);
-  projection.allow_tf32 = spec.allow_tf32 != 0;
-  return GatedGemm(projection, MaskedRows(spec, spec.input_size), inputs.dropout_mask[d],
+  Gemm gemm = {};
+  gemm.m = Rows(spec);
+  gemm.n = 4 * spec.hidden_size;
+  gemm.k = spec.input_size;
+  gemm.a = inputs.x;
+  gemm.lda = spec.input_size;
+  gemm.b = kernel;
+  gemm.ldb = gemm.ldc = 4 * spec.hidden_size;
+  gemm.c = workspace.projection[d];
+  gemm.input_dtype = spec.dtype;
+  gemm.output_dtype = ProjectionType(spec);
+  gemm.allow_tf32 = spec.allow_tf32 != 0;
+  return GatedGemm(gemm, MaskedRows(spec, spec.input_size), inputs.dropout_mask[d],
                    spec.num_dropout_masks, spec.hidden_size, workspace.dropped, runtime.device,
                    workspace.gemm, stream);
 }
 
-ForwardRecurrence ForwardCall(const tfl_lstm_spec& spec, int d, const Plan& plan,
-                              const tfl_lstm_inputs& inputs, const tfl_lstm_outputs& outputs,
-                              const ForwardWorkspace& workspace, int device) {
+ForwardRecurrence DescribeForward(const tfl_lstm_spec& spec, int d, const Plan& plan,
+                                  const tfl_lstm_inputs& inputs, const tfl_lstm_outputs& outputs,
+                                  const ForwardWorkspace& workspace, int device) {
   ForwardRecurrence call = {};
   call.spec = DirectionSpec(spec, d);
   call.projection = workspace.projection[d];
@@ -288,15 +287,14 @@ tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   if (NothingRuns(spec)) return ForwardOfNothing(spec, inputs, outputs, stream);
   Plan plan;
   TFL_RETURN_IF_ERROR(PlanFor(spec, runtime.device, &plan));
-  const ForwardWorkspace workspace(spec, *plan.forward, AlignedBase(outputs.workspace));
-  const bool together = plan.forward->forward_together != nullptr;
-  ForwardRecurrence calls[TFL_MAX_DIRECTIONS];
+  const ForwardWorkspace workspace(spec, plan, AlignedBase(outputs.workspace));
+  ForwardRecurrence calls[TFL_MAX_DIRECTIONS] = {};
   for (int d = 0; d < spec.num_directions; ++d) {
     TFL_RETURN_IF_ERROR(Project(spec, d, inputs, workspace, runtime));
-    calls[d] = ForwardCall(spec, d, plan, inputs, outputs, workspace, runtime.device);
-    if (!together) TFL_RETURN_IF_ERROR(plan.forward->forward(calls[d], stream));
+    calls[d] = DescribeForward(spec, d, plan, inputs, outputs, workspace, runtime.device);
+    if (!plan.forward_both) TFL_RETURN_IF_ERROR(plan.forward->forward(calls[d], stream));
   }
-  return together ? plan.forward->forward_together(calls, spec.num_directions, stream) : Ok();
+  return plan.forward_both ? plan.forward->forward_both(calls, stream) : Ok();
 }
 
 // Direction d's share of grad_x, set or (from the second on) added.
@@ -386,10 +384,10 @@ tfl_status WeightAndInputGradients(const tfl_lstm_spec& spec, int d, const tfl_l
   return InputGradient(spec, d, inputs, gradients, workspace, device, stream);
 }
 
-BackwardRecurrence BackwardCall(const tfl_lstm_spec& spec, int d, const Plan& plan,
-                                const tfl_lstm_inputs& inputs, const tfl_lstm_saved& saved,
-                                const tfl_lstm_gradients& gradients,
-                                const BackwardWorkspace& workspace, int device) {
+BackwardRecurrence DescribeBackward(const tfl_lstm_spec& spec, int d, const Plan& plan,
+                                    const tfl_lstm_inputs& inputs, const tfl_lstm_saved& saved,
+                                    const tfl_lstm_gradients& gradients,
+                                    const BackwardWorkspace& workspace, int device) {
   BackwardRecurrence call = {};
   call.spec = DirectionSpec(spec, d);
   call.recurrent_kernel = inputs.recurrent_kernel[d];
@@ -429,17 +427,14 @@ tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   }
   Plan plan;
   TFL_RETURN_IF_ERROR(PlanFor(spec, runtime.device, &plan));
-  const BackwardWorkspace workspace(spec, *plan.backward, AlignedBase(gradients.workspace));
-  const bool together = plan.backward->backward_together != nullptr;
-  BackwardRecurrence calls[TFL_MAX_DIRECTIONS];
+  const BackwardWorkspace workspace(spec, plan, AlignedBase(gradients.workspace));
+  BackwardRecurrence calls[TFL_MAX_DIRECTIONS] = {};
   for (int d = 0; d < spec.num_directions; ++d) {
-    calls[d] = BackwardCall(spec, d, plan, inputs, saved, gradients, workspace, runtime.device);
+    calls[d] = DescribeBackward(spec, d, plan, inputs, saved, gradients, workspace, runtime.device);
   }
-  if (together) {
-    TFL_RETURN_IF_ERROR(plan.backward->backward_together(calls, spec.num_directions, stream));
-  }
+  if (plan.backward_both) TFL_RETURN_IF_ERROR(plan.backward->backward_both(calls, stream));
   for (int d = 0; d < spec.num_directions; ++d) {
-    if (!together) TFL_RETURN_IF_ERROR(plan.backward->backward(calls[d], stream));
+    if (!plan.backward_both) TFL_RETURN_IF_ERROR(plan.backward->backward(calls[d], stream));
     TFL_RETURN_IF_ERROR(
         WeightAndInputGradients(spec, d, inputs, gradients, workspace, runtime.device, stream));
   }
@@ -459,12 +454,10 @@ tfl_status Sizes(const tfl_lstm_spec& spec, int device, tfl_lstm_sizes* sizes) {
   if (NothingRuns(spec)) return Ok();
   Plan plan;
   TFL_RETURN_IF_ERROR(PlanFor(spec, device, &plan));
-  sizes->forward_workspace_bytes =
-      ForwardWorkspace(spec, *plan.forward, nullptr).bytes + kAlignment;
+  sizes->forward_workspace_bytes = ForwardWorkspace(spec, plan, nullptr).bytes + kAlignment;
   if (spec.training) {
     sizes->reserve_bytes = spec.num_directions * Align(plan.forward->reserve_bytes(spec));
-    sizes->backward_workspace_bytes =
-        BackwardWorkspace(spec, *plan.backward, nullptr).bytes + kAlignment;
+    sizes->backward_workspace_bytes = BackwardWorkspace(spec, plan, nullptr).bytes + kAlignment;
   }
   return Ok();
 }

@@ -1,7 +1,7 @@
 // Times the CUDA core without a framework around it: a call is captured in a CUDA graph and
 // replayed. Prints one JSON record a line.
 //   lstm_cuda_benchmark [--shape B,T,I,H]... [--dtype float32|tf32|float16|bfloat16]...
-//                       [--family step|grid|cluster]... [--replays N]
+//                       [--family step|vector|grid|cluster]... [--directions 1|2] [--replays N]
 // "forward" keeps no reserve; "train" is forward with reserve and backward to all weights and x.
 // host_us is the caller's time until such a call returns, not captured and with the device behind
 // by at most a few calls; kernels, memsets and copies count what the call queues.
@@ -123,9 +123,10 @@ Tensors FastRandomTensors(const tfl_lstm_spec& spec) {
   return t;
 }
 
-void Run(const Shape& shape, const std::string& dtype, const std::string& family, int replays) {
+void Run(const Shape& shape, const std::string& dtype, const std::string& family, int directions,
+         int replays) {
   tfl_lstm_spec spec = {};
-  spec.num_directions = 1;
+  spec.num_directions = static_cast<uint8_t>(directions);
   spec.batch = shape[0];
   spec.steps = shape[1];
   spec.input_size = shape[2];
@@ -159,13 +160,14 @@ void Run(const Shape& shape, const std::string& dtype, const std::string& family
     }
     const auto print = [&](const char* what, const Timing& timing, const char* name) {
       std::printf(
-          "{\"batch\": %lld, \"steps\": %lld, \"input_size\": %lld, \"hidden_size\": %lld, "
+          "{\"directions\": %d, \"batch\": %lld, \"steps\": %lld, \"input_size\": %lld, "
+          "\"hidden_size\": %lld, "
           "\"dtype\": \"%s\", \"what\": \"%s\", \"family\": \"%s\", \"ms\": %.4f, "
           "\"fastest_ms\": %.4f, \"us_per_step\": %.3f, \"host_us\": %.1f, \"kernels\": %d, "
           "\"memsets\": %d, \"copies\": %d}\n",
-          shape[0], shape[1], shape[2], shape[3], dtype.c_str(), what, name, timing.median,
-          timing.fastest, 1e3 * timing.median / static_cast<double>(shape[1]), timing.host_us,
-          timing.kernels, timing.memsets, timing.copies);
+          spec.num_directions, shape[0], shape[1], shape[2], shape[3], dtype.c_str(), what, name,
+          timing.median, timing.fastest, 1e3 * timing.median / static_cast<double>(shape[1]),
+          timing.host_us, timing.kernels, timing.memsets, timing.copies);
       std::fflush(stdout);
     };
     const auto forward = [&] { call.RunForward(); };
@@ -187,7 +189,7 @@ void Run(const Shape& shape, const std::string& dtype, const std::string& family
 int Main(int argc, char** argv) {
   std::vector<Shape> shapes;
   std::vector<std::string> dtypes, families;
-  int replays = 20;
+  int replays = 20, directions = 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
     if (flag == "--shape") {
@@ -202,6 +204,8 @@ int Main(int argc, char** argv) {
       dtypes.push_back(value);
     } else if (flag == "--family") {
       families.push_back(value);
+    } else if (flag == "--directions") {
+      directions = std::atoi(value.c_str());
     } else if (flag == "--replays") {
       replays = std::atoi(value.c_str());
     } else {
@@ -217,7 +221,7 @@ int Main(int argc, char** argv) {
   if (families.empty()) families = {""};
   for (const Shape& shape : shapes) {
     for (const std::string& dtype : dtypes) {
-      for (const std::string& family : families) Run(shape, dtype, family, replays);
+      for (const std::string& family : families) Run(shape, dtype, family, directions, replays);
     }
   }
   return 0;

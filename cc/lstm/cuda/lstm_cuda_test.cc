@@ -213,7 +213,7 @@ TEST_P(AllFamilies, DirectionsAndDropout) {
   SKIP_WITHOUT_GPU();
   std::mt19937 engine(20261203);
   const uint8_t masks[] = {0, 1, 4};
-  const int64_t hidden[] = {1, 17, 64, 100, 256};
+  const int64_t hidden[] = {1, 17, 64, 100, 256, 264, 520};
   int ran = 0;
   for (int directions : {1, 2}) {
     for (uint8_t x_masks : masks) {
@@ -307,7 +307,8 @@ TEST_P(AllFamilies, SmallSizes) {
   for (int64_t hidden : {24, 264}) {
     for (int mask = 0; mask < 2; ++mask) {
       tfl_lstm_spec spec = Spec(18, 3, 5, hidden, dtype());
-      spec.has_mask = spec.has_initial_h = mask;
+      spec.has_mask = spec.has_initial_h = spec.num_recurrent_dropout_masks = mask;
+      spec.num_directions = 1 + mask;
       spec.allow_tf32 = family() != "step" && family() != "vector";
       ran += RunAndCompare(spec, 40 + mask, family());
     }

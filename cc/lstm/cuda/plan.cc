@@ -25,6 +25,11 @@ const Family* BackwardFor(const tfl_lstm_spec& spec, const DeviceLimits& limits,
   return nullptr;
 }
 
+bool RunsBoth(bool (*supported)(const tfl_lstm_spec&, const DeviceLimits&),
+              const tfl_lstm_spec& spec, const DeviceLimits& limits) {
+  return spec.num_directions == 2 && supported != nullptr && supported(spec, limits);
+}
+
 }  // namespace
 
 tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
@@ -37,10 +42,14 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
     if (forced == nullptr && !Preferred(family, spec, limits)) continue;
     plan->forward = &family;
     plan->backward = nullptr;
+    plan->forward_both = RunsBoth(family.forward_both_supported, spec, limits);
+    plan->backward_both = false;
     if (!spec.training) return Ok();
     plan->backward = BackwardFor(spec, limits, families, family.reserve_layout,
                                  forced == nullptr ? nullptr : &family);
-    if (plan->backward != nullptr) return Ok();
+    if (plan->backward == nullptr) continue;
+    plan->backward_both = RunsBoth(plan->backward->backward_both_supported, spec, limits);
+    return Ok();
   }
   if (!known) {
     return Error(TFL_INVALID_ARGUMENT, "%s must be step, vector, grid or cluster; got '%s'",

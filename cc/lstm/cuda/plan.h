@@ -13,6 +13,8 @@ namespace tfl::cuda {
 struct Plan {
   const Family* forward;
   const Family* backward;  // reads forward's reserve; null unless spec.training
+  bool forward_both;       // two directions at once
+  bool backward_both;
 };
 
 // All families of this build, the preferred first.

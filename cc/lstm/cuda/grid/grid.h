@@ -20,6 +20,11 @@ int64_t GridForwardWorkspaceBytes(const tfl_lstm_spec& spec);
 int64_t GridBackwardWorkspaceBytes(const tfl_lstm_spec& spec);
 tfl_status GridForward(const ForwardRecurrence& call, cudaStream_t stream);
 tfl_status GridBackward(const BackwardRecurrence& call, cudaStream_t stream);
+// Two directions at once, where half of the device is enough for one.
+bool GridForwardBothSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+bool GridBackwardBothSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+tfl_status GridForwardBoth(const ForwardRecurrence (&calls)[2], cudaStream_t stream);
+tfl_status GridBackwardBoth(const BackwardRecurrence (&calls)[2], cudaStream_t stream);
 
 }  // namespace tfl::cuda
 

@@ -110,7 +110,7 @@ TEST(MakeVectorPlan, Table) {
     SCOPED_TRACE(std::to_string(row.batch) + " x " + std::to_string(row.hidden));
     VectorPlan plan;
     const bool supported =
-        MakeVectorPlan(Spec(row.batch, row.hidden, row.dtype), row.limits, &plan);
+        MakeVectorPlan(Spec(row.batch, row.hidden, row.dtype), row.limits, 1, &plan);
     ASSERT_EQ(supported, row.per_warp != 0);
     if (!supported) continue;
     EXPECT_EQ(plan.per_warp, row.per_warp);
@@ -119,11 +119,16 @@ TEST(MakeVectorPlan, Table) {
     EXPECT_EQ(plan.rows, row.rows);
     EXPECT_LE(plan.backward_shared_bytes, row.limits.shared_bytes_per_block);
   }
+  VectorPlan half;
+  ASSERT_TRUE(MakeVectorPlan(Spec(16, 256, TFL_FLOAT16), Hopper(), 2, &half));
+  EXPECT_EQ(half.groups, 2);
+  EXPECT_EQ(half.rows, 8);
+  EXPECT_FALSE(MakeVectorPlan(Spec(1, 1024, TFL_FLOAT32), Hopper(), 2, &half));
   tfl_lstm_spec alone = Spec(1, 128, TFL_FLOAT32);
   DeviceLimits old = Pascal();
   old.cooperative_launch = false;
   VectorPlan plan;
-  EXPECT_FALSE(MakeVectorPlan(alone, old, &plan));
+  EXPECT_FALSE(MakeVectorPlan(alone, old, 1, &plan));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ constexpr int kMaxPasses = 3;
 bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDirection direction,
                   int resident_blocks, GridPlan* plan) {
   if (limits.compute_capability != 90 || !limits.cooperative_launch) return false;
-  if (spec.num_directions != 1 || spec.num_recurrent_dropout_masks != 0) return false;
+  if (spec.num_recurrent_dropout_masks > 1) return false;
   // Of float32, with leave to round, forward multiplies scaled float16, and backward, whose factors
   // no scale known beforehand fits, TF32: its weights fill the registers at half the hidden size.
   const bool wide = spec.dtype == TFL_FLOAT32 && spec.allow_tf32;
@@ -51,7 +51,8 @@ bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDir
   const int forward_staging = plan->padded_hidden * (staged_rows * element + kPadding);
   const int backward_staging = staged_rows * (plan->padded_hidden * element + kPadding);
   plan->shared_bytes = std::max({buffers + sums, forward_staging, backward_staging});
-  return plan->shared_bytes + 1024 <= limits.shared_bytes_per_block;
+  constexpr int kStaticBytes = 4096;
+  return plan->shared_bytes + kStaticBytes <= limits.shared_bytes_per_block;
 }
 
 }  // namespace tfl::cuda

@@ -33,8 +33,8 @@ struct GridPlan {
   int shared_bytes;      // a block
 };
 
-// False where the kernel cannot run the call. resident_blocks, if not 0, lowers what the limits
-// promise to what the driver said fits at once.
+// For one direction of the call. False where the kernel cannot run it. resident_blocks, if not 0,
+// lowers what the limits promise: to what the driver said fits at once, or to a direction's share.
 bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDirection direction,
                   int resident_blocks, GridPlan* plan);
 

@@ -240,7 +240,10 @@ int64_t ClusterReserveBytes(const tfl_lstm_spec& spec) {
 int64_t ClusterForwardWorkspaceBytes(const tfl_lstm_spec&) { return 0; }
 int64_t ClusterBackwardWorkspaceBytes(const tfl_lstm_spec&) { return 0; }
 
-tfl_status ClusterForwardTogether(const ForwardRecurrence* calls, int count, cudaStream_t stream) {
+namespace {
+
+// Recurrences of one spec (but for go_backwards) and one mask in one launch.
+tfl_status RunForward(const ForwardRecurrence* calls, int count, cudaStream_t stream) {
   const tfl_lstm_spec& spec = calls[0].spec;
   sm90::ForwardParams p = {};
   SetCommon(spec, calls[0].mask, &p);
@@ -263,8 +266,7 @@ tfl_status ClusterForwardTogether(const ForwardRecurrence* calls, int count, cud
   return Run(spec, count, true, p, stream);
 }
 
-tfl_status ClusterBackwardTogether(const BackwardRecurrence* calls, int count,
-                                   cudaStream_t stream) {
+tfl_status RunBackward(const BackwardRecurrence* calls, int count, cudaStream_t stream) {
   const tfl_lstm_spec& spec = calls[0].spec;
   sm90::BackwardParams p = {};
   SetCommon(spec, calls[0].mask, &p);
@@ -286,12 +288,22 @@ tfl_status ClusterBackwardTogether(const BackwardRecurrence* calls, int count,
   return Run(spec, count, false, p, stream);
 }
 
+}  // namespace
+
 tfl_status ClusterForward(const ForwardRecurrence& call, cudaStream_t stream) {
-  return ClusterForwardTogether(&call, 1, stream);
+  return RunForward(&call, 1, stream);
+}
+
+tfl_status ClusterForwardBoth(const ForwardRecurrence (&calls)[2], cudaStream_t stream) {
+  return RunForward(calls, 2, stream);
 }
 
 tfl_status ClusterBackward(const BackwardRecurrence& call, cudaStream_t stream) {
-  return ClusterBackwardTogether(&call, 1, stream);
+  return RunBackward(&call, 1, stream);
+}
+
+tfl_status ClusterBackwardBoth(const BackwardRecurrence (&calls)[2], cudaStream_t stream) {
+  return RunBackward(calls, 2, stream);
 }
 
 }  // namespace tfl::cuda

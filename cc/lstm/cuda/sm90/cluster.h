@@ -27,10 +27,9 @@ int64_t ClusterBackwardWorkspaceBytes(const tfl_lstm_spec& spec);
 tfl_status ClusterForward(const ForwardRecurrence& call, cudaStream_t stream);
 tfl_status ClusterBackward(const BackwardRecurrence& call, cudaStream_t stream);
 
-// Several recurrences of one spec (but for go_backwards) and one mask in one launch; at most
-// TFL_MAX_DIRECTIONS.
-tfl_status ClusterForwardTogether(const ForwardRecurrence* calls, int count, cudaStream_t stream);
-tfl_status ClusterBackwardTogether(const BackwardRecurrence* calls, int count, cudaStream_t stream);
+// Both directions of a call in one launch.
+tfl_status ClusterForwardBoth(const ForwardRecurrence (&calls)[2], cudaStream_t stream);
+tfl_status ClusterBackwardBoth(const BackwardRecurrence (&calls)[2], cudaStream_t stream);
 
 }  // namespace tfl::cuda
 

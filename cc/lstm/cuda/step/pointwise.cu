@@ -33,6 +33,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) ForwardStepKernel(ForwardStep p) {
   using A = Accumulator<T>;
   const A* product = static_cast<const A*>(p.product);
+  const int parts = product == nullptr ? 0 : p.product_parts;
   const A* projection = static_cast<const A*>(p.projection);
   const A* bias = static_cast<const A*>(p.bias);
   const T* previous_h = static_cast<const T*>(p.previous_h);
@@ -45,11 +46,17 @@ __global__ void __launch_bounds__(kThreads) ForwardStepKernel(ForwardStep p) {
     A c = previous_c == nullptr ? A(0) : previous_c[i];
     T h, out;
     if (p.mask == nullptr || p.mask[b * p.batch_stride] != 0) {
-      A z[4];
+      A z[4] = {};
+#pragma unroll 2
+      for (int part = 0; part < parts; ++part) {
+#pragma unroll
+        for (int g = 0; g < 4; ++g) {
+          z[g] += product[(part * p.batch + b) * 4 * hidden + g * hidden + u];
+        }
+      }
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
-        z[g] = projection[b * p.batch_stride * 4 * hidden + g * hidden + u];
-        if (product != nullptr) z[g] += product[b * 4 * hidden + g * hidden + u];
+        z[g] += projection[b * p.batch_stride * 4 * hidden + g * hidden + u];
         if (bias != nullptr) z[g] += bias[g * hidden + u];
         z[g] = Activate(g == 2 ? p.activation : p.recurrent_activation, z[g]);
       }
@@ -87,6 +94,8 @@ __global__ void __launch_bounds__(kThreads) BackwardStepKernel(BackwardStep p) {
   const A* cell_after = static_cast<const A*>(p.cell);
   const A* previous_c = static_cast<const A*>(p.previous_c);
   const T* grad_output = static_cast<const T*>(p.grad_output);
+  const A* product = static_cast<const A*>(p.product);
+  const int parts = product == nullptr ? 0 : p.product_parts;
   A* grad_h = static_cast<A*>(p.grad_h);
   A* grad_c = static_cast<A*>(p.grad_c);
   const int64_t hidden = p.hidden_size, cells = p.batch * hidden;
@@ -95,7 +104,9 @@ __global__ void __launch_bounds__(kThreads) BackwardStepKernel(BackwardStep p) {
     const Cell cell(i, hidden);
     const int64_t b = cell.batch, u = cell.unit;
     const bool valid = p.mask == nullptr || p.mask[b * p.batch_stride] != 0;
-    A dh = grad_h[i];
+    A dh = product == nullptr || p.mask != nullptr ? grad_h[i] : A(0);
+#pragma unroll 2
+    for (int part = 0; part < parts; ++part) dh += product[part * cells + i];
     // A masked step's output is h of the last valid step, or a constant zero.
     const bool output_is_h = valid || (!p.zero_output_for_mask && p.step > p.first_valid[b]);
     if (grad_output != nullptr && output_is_h) {
@@ -129,6 +140,18 @@ __global__ void __launch_bounds__(kThreads) BackwardStepKernel(BackwardStep p) {
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    SumPartsKernel(const Accumulator<T>* product, int parts, int64_t count,
+                   const Accumulator<T>* more, T* to) {
+  const int64_t stride = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    Accumulator<T> sum = more == nullptr ? Accumulator<T>(0) : more[i];
+    for (int part = 0; part < parts; ++part) sum += product[part * count + i];
+    to[i] = FromAccumulator<T>(sum);
+  }
+}
+
 }  // namespace
 
 tfl_status RunForwardStep(const ForwardStep& step, tfl_dtype dtype, cudaStream_t stream) {
@@ -145,6 +168,18 @@ tfl_status RunBackwardStep(const BackwardStep& step, tfl_dtype dtype, cudaStream
     BackwardStepKernel<T><<<BlocksFor(step.batch * step.hidden_size), kThreads, 0, stream>>>(step);
   });
   return LaunchStatus("BackwardStepKernel");
+}
+
+tfl_status SumParts(const void* product, int parts, int64_t count, const void* more, void* to,
+                    tfl_dtype dtype, cudaStream_t stream) {
+  DispatchType(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Accumulator<T>;
+    SumPartsKernel<T><<<BlocksFor(count), kThreads, 0, stream>>>(
+        static_cast<const A*>(product), parts, count, static_cast<const A*>(more),
+        static_cast<T*>(to));
+  });
+  return LaunchStatus("SumPartsKernel");
 }
 
 }  // namespace tfl::cuda

@@ -13,7 +13,8 @@ namespace tfl::cuda {
 // A is the accumulator type, T the spec's dtype. [batch, 4 hidden] is dense; a row of a tensor that
 // lies as x does starts batch_stride rows after that of the batch element before it.
 struct ForwardStep {
-  const void* product;         // A [batch, 4 hidden], h R; null: zeros
+  const void* product;  // A [product_parts][batch, 4 hidden], whose sum is h R; null: zeros
+  int product_parts;
   const void* projection;      // A, this step's first row of 4 hidden
   int64_t batch_stride;        // rows, of projection and mask
   const void* bias;            // A [4 hidden] or null
@@ -56,13 +57,22 @@ struct BackwardStep {
   int64_t hidden_size;
   const void* grad_output;           // T, this step's first row of hidden, or null: zeros
   int64_t grad_output_batch_stride;  // elements
-  void* grad_h;            // A [batch, hidden]: of h after the step; overwritten, with a mask only,
-                           // by the part that passes the step by
+  // The gradient of h after the step is the sum of product, A [product_parts][batch, hidden], and
+  // with a mask grad_h, A [batch, hidden]; where product is null it is grad_h. With a mask grad_h
+  // is overwritten by what passes the step by.
+  const void* product;
+  int product_parts;
+  void* grad_h;
   void* grad_c;            // A [batch, hidden]: of c after the step, then of c before it
   void* grad_gates;        // T, this step's first row of 4 hidden
   void* grad_gates_dense;  // T [batch, 4 hidden] or null: the same once more, dense
 };
 tfl_status RunBackwardStep(const BackwardStep& step, tfl_dtype dtype, cudaStream_t stream);
+
+// to[i], of dtype, = more[i] (null: 0) + the sum of product[parts][count] over its parts, both of
+// the accumulator type.
+tfl_status SumParts(const void* product, int parts, int64_t count, const void* more, void* to,
+                    tfl_dtype dtype, cudaStream_t stream);
 
 }  // namespace tfl::cuda
 

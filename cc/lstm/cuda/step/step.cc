@@ -20,6 +20,18 @@ int64_t RecurrentKernelCount(const tfl_lstm_spec& spec) {
   return 4 * spec.hidden_size * spec.hidden_size;
 }
 
+// The parts of k in a step's product, whose sum the kernel after it takes.
+int ForwardParts(const tfl_lstm_spec& spec) {
+  return spec.num_recurrent_dropout_masks > 1
+             ? 1
+             : PartsFor(spec.batch, 4 * spec.hidden_size, spec.hidden_size);
+}
+int BackwardParts(const tfl_lstm_spec& spec) {
+  return spec.num_recurrent_dropout_masks > 0
+             ? 1
+             : PartsFor(spec.batch, spec.hidden_size, 4 * spec.hidden_size);
+}
+
 struct ForwardScratch {
   void* gemm;
   void* recurrent_kernel;  // dtype, where the weights are wider
@@ -39,7 +51,7 @@ struct ForwardScratch {
     recurrent_kernel = arena.Take(
         spec.weight_dtype == spec.dtype ? 0 : RecurrentKernelCount(spec) * SizeOf(spec.dtype));
     bias = arena.Take(spec.weight_dtype == wide ? 0 : 4 * spec.hidden_size * SizeOf(wide));
-    product = arena.Take(4 * StateBytes(spec, wide));
+    product = arena.Take(ForwardParts(spec) * 4 * StateBytes(spec, wide));
     initial_c = arena.Take(spec.dtype == wide ? 0 : StateBytes(spec, wide));
     h = arena.Take(StateBytes(spec, spec.dtype));
     c = arena.Take(spec.training ? 0 : StateBytes(spec, wide));
@@ -57,7 +69,7 @@ struct BackwardScratch {
   void* grad_h;
   void* grad_c;
   void* grad_gates;  // of one step, dense, where x is batch-major
-  void* part;        // of grad_h, before its dropout mask
+  void* product;     // the gradient of h, in parts or before its dropout mask
   int64_t* first_valid;
   int64_t bytes;
 
@@ -71,7 +83,7 @@ struct BackwardScratch {
     grad_h = arena.Take(StateBytes(spec, wide));
     grad_c = arena.Take(StateBytes(spec, wide));
     grad_gates = arena.Take(spec.time_major ? 0 : 4 * StateBytes(spec, spec.dtype));
-    part = arena.Take(spec.num_recurrent_dropout_masks == 0 ? 0 : StateBytes(spec, wide));
+    product = arena.Take(BackwardParts(spec) * StateBytes(spec, wide));
     first_valid = static_cast<int64_t*>(
         arena.Take(spec.has_mask ? spec.batch * static_cast<int64_t>(sizeof(int64_t)) : 0));
     bytes = arena.used();
@@ -135,6 +147,7 @@ tfl_status StepForward(const ForwardRecurrence& call, cudaStream_t stream) {
   gemm.b = recurrent_kernel;
   gemm.ldb = gemm.ldc = 4 * hidden;
   gemm.c = scratch.product;
+  gemm.parts = ForwardParts(spec);
   gemm.input_dtype = dtype;
   gemm.output_dtype = wide;
   gemm.allow_tf32 = spec.allow_tf32 != 0;
@@ -150,6 +163,7 @@ tfl_status StepForward(const ForwardRecurrence& call, cudaStream_t stream) {
   step.hidden_size = hidden;
   step.previous_h = call.initial_h;
   step.previous_c = initial_c;
+  step.product_parts = ForwardParts(spec);
   step.h = scratch.h;
   const int masks = spec.num_recurrent_dropout_masks;
   const int64_t cells = batch * hidden;
@@ -239,6 +253,7 @@ tfl_status StepBackward(const BackwardRecurrence& call, cudaStream_t stream) {
   step.recurrent_activation = spec.recurrent_activation;
   step.batch = batch;
   step.hidden_size = hidden;
+  step.product_parts = BackwardParts(spec);
   step.grad_h = scratch.grad_h;
   step.grad_c = scratch.grad_c;
   step.grad_gates_dense = spec.time_major ? nullptr : scratch.grad_gates;
@@ -251,27 +266,26 @@ tfl_status StepBackward(const BackwardRecurrence& call, cudaStream_t stream) {
   gemm.b = recurrent_kernel;
   gemm.ldb = 4 * hidden;
   gemm.transpose_b = true;
-  gemm.c = scratch.grad_h;
+  gemm.c = scratch.product;
+  gemm.parts = BackwardParts(spec);
   gemm.ldc = hidden;
   gemm.input_dtype = dtype;
   gemm.output_dtype = wide;
-  gemm.accumulate = call.mask != nullptr;
   gemm.allow_tf32 = spec.allow_tf32 != 0;
   const int masks = spec.num_recurrent_dropout_masks;
-  // grad_h (+)= the gate gradients times R transposed, each gate's share times its mask.
+  // product = the gate gradients times R transposed; with dropout grad_h (+)= that, each gate's
+  // share times its mask.
   const auto multiply = [&]() -> tfl_status {
     if (masks == 0) return RunGemm(gemm, call.device, scratch.gemm, stream);
     Gemm part = gemm;
-    part.c = scratch.part;
-    part.accumulate = false;
     if (masks == 4) part.k = hidden;
     for (int gate = 0; gate < masks; ++gate) {
       part.a = At(gemm.a, gate * hidden, dtype);
       part.b = At(gemm.b, gate * hidden, dtype);
       TFL_RETURN_IF_ERROR(RunGemm(part, call.device, scratch.gemm, stream));
-      TFL_RETURN_IF_ERROR(AddDropped(StateRows(spec), scratch.part,
+      TFL_RETURN_IF_ERROR(AddDropped(StateRows(spec), scratch.product,
                                      At(call.recurrent_dropout_mask, gate * cells, dtype),
-                                     gate > 0 || gemm.accumulate, scratch.grad_h, stream));
+                                     gate > 0 || call.mask != nullptr, scratch.grad_h, stream));
     }
     return Ok();
   };
@@ -295,9 +309,13 @@ tfl_status StepBackward(const BackwardRecurrence& call, cudaStream_t stream) {
     if (s == 0 && call.grad_initial_h == nullptr) break;
     gemm.a = spec.time_major ? step.grad_gates : step.grad_gates_dense;
     TFL_RETURN_IF_ERROR(multiply());
+    if (masks == 0) step.product = scratch.product;
   }
   if (call.grad_initial_h != nullptr) {
-    TFL_RETURN_IF_ERROR(Convert(scratch.grad_h, wide, call.grad_initial_h, dtype, cells, stream));
+    const void* passed = step.product == nullptr || call.mask != nullptr ? scratch.grad_h : nullptr;
+    const int parts = step.product == nullptr ? 0 : step.product_parts;
+    TFL_RETURN_IF_ERROR(
+        SumParts(step.product, parts, cells, passed, call.grad_initial_h, dtype, stream));
   }
   if (call.grad_initial_c != nullptr) {
     TFL_RETURN_IF_ERROR(Convert(scratch.grad_c, wide, call.grad_initial_c, dtype, cells, stream));

@@ -6,10 +6,13 @@ namespace vector {
 // k counts 32 block + 8 gate + unit, the order in which blocks publish. A lane multiplies for unit
 // lane % 8 and a quarter of its warp's k; then, as forward, it is gate lane / 8 of that unit.
 template <typename T, int kPerWarp>
-__global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwardParams p) {
+__global__ void __launch_bounds__(kThreads, 1)
+    VectorBackwardKernel(const __grid_constant__ VectorBackwardParams p) {
   extern __shared__ __align__(16) float shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int group = blockIdx.x / p.blocks_per_group, block = blockIdx.x % p.blocks_per_group;
+  const int any_group = blockIdx.x / p.blocks_per_group, block = blockIdx.x % p.blocks_per_group;
+  const int group = any_group % p.groups;
+  const VectorBackwardDirection& q = p.directions[any_group / p.groups];
   const int gate = lane / kVectorUnits, local_unit = lane % kVectorUnits;
   const int hidden = p.hidden_size, unit = block * kVectorUnits + local_unit;
   const bool lives = unit < hidden;
@@ -18,7 +21,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
   const int rows = static_cast<int>(min(int64_t(p.rows), p.batch - first_row));
   float* in = shared;  // [rows][words], then zeros where the last warps' k is padding
   float* sums = shared + p.rows * words + 4 * kPerWarp * kVectorWarps;  // [rows][warps][8]
-  uint64_t* exchange = p.exchange + int64_t(group) * 2 * p.rows * words;
+  uint64_t* exchange = p.exchange + int64_t(any_group) * 2 * p.rows * words;
 
   const unsigned cleared = ClearExchange(exchange, p.rows, words, block * 32, 32);
   const int first_k = warp * 4 * kPerWarp + gate * 4;  // then 16 further for every 4 weights
@@ -28,14 +31,14 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
     const int k = first_k + i / 4 * 16 + i % 4;
     const int from_unit = k / 32 * kVectorUnits + k % kVectorUnits, from_gate = k / 8 % 4;
     weights[i] = lives && from_unit < hidden
-                     ? ReadWeight<T>(p, p.recurrent_kernel,
+                     ? ReadWeight<T>(p, q.recurrent_kernel,
                                      (int64_t(unit) * 4 + from_gate) * hidden + from_unit)
                      : 0.f;
   }
   for (int i = threadIdx.x; i < 4 * kPerWarp * kVectorWarps; i += kThreads) {
     in[rows * words + i] = 0;
   }
-  float dh[kRowsAWarp], dc[kRowsAWarp], passed[kRowsAWarp], c[kRowsAWarp];
+  float dh[kRowsAWarp], dc[kRowsAWarp], passed[kRowsAWarp], c[kRowsAWarp], dropout[kRowsAWarp];
   int64_t first_valid[kRowsAWarp];
   struct Input {
     float y;  // this lane's gate
@@ -45,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
   };
   Input now[kRowsAWarp], next[kRowsAWarp];
   const auto load_step = [&](int step, Input(&input)[kRowsAWarp]) {
-    const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+    const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
     for (int n = 0; n < kRowsAWarp; ++n) {
       const int row = warp + n * kVectorWarps;
@@ -56,15 +59,14 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
         input[n].valid = p.mask[b * p.batch_stride + time * p.step_stride] != 0;
       }
       if (!lives) continue;
-      input[n].y = Read<T>(p.gates, (at * 4 + gate) * hidden + unit);
+      input[n].y = Read<T>(q.gates, (at * 4 + gate) * hidden + unit);
       if (step > 0) {
-        input[n].previous_c = p.cell[(at - p.batch) * hidden + unit];
-      } else if (p.initial_c != nullptr) {
-        input[n].previous_c = Read<T>(p.initial_c, b * hidden + unit);
+        input[n].previous_c = q.cell[(at - p.batch) * hidden + unit];
+      } else if (q.initial_c != nullptr) {
+        input[n].previous_c = Read<T>(q.initial_c, b * hidden + unit);
       }
-      if (p.grad_output != nullptr && (p.return_sequences || step + 1 == p.steps)) {
-        const int64_t out = p.return_sequences ? b * p.batch_stride + step * p.step_stride : b;
-        input[n].grad_output = Read<T>(p.grad_output, out * hidden + unit);
+      if (q.grad_output != nullptr && (p.return_sequences || step + 1 == p.steps)) {
+        input[n].grad_output = Read<T>(q.grad_output, OutputAt(p, q, b, step) + unit);
       }
     }
   };
@@ -73,11 +75,13 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
     const int row = warp + n * kVectorWarps;
     const int64_t b = first_row + row, state = b * hidden + unit;
     const bool there = row < rows && lives;
-    dh[n] = there && p.grad_final_h != nullptr ? Read<T>(p.grad_final_h, state) : 0.f;
-    dc[n] = there && p.grad_final_c != nullptr ? Read<T>(p.grad_final_c, state) : 0.f;
-    c[n] = there ? p.cell[(p.steps - 1) * p.batch * hidden + state] : 0.f;
-    first_valid[n] = row < rows && p.mask != nullptr ? p.first_valid[b] : 0;
+    dh[n] = there && q.grad_final_h != nullptr ? Read<T>(q.grad_final_h, state) : 0.f;
+    dc[n] = there && q.grad_final_c != nullptr ? Read<T>(q.grad_final_c, state) : 0.f;
+    c[n] = there ? q.cell[(p.steps - 1) * p.batch * hidden + state] : 0.f;
+    first_valid[n] = row < rows && p.mask != nullptr ? q.first_valid[b] : 0;
     passed[n] = 0;
+    dropout[n] =
+        there && q.recurrent_dropout != nullptr ? Read<T>(q.recurrent_dropout, state) : 1.f;
   }
   load_step(p.steps - 1, now);
   ExchangeIsClear(cleared);
@@ -104,11 +108,12 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
     for (int n = 0; n < kRowsAWarp; ++n) {
       const int row = warp + n * kVectorWarps;
       if (row >= rows) continue;
-      dh[n] = passed[n];
+      float sum = 0;
 #pragma unroll
       for (int w = 0; w < kVectorWarps; ++w) {
-        dh[n] += sums[(row * kVectorWarps + w) * kVectorUnits + local_unit];
+        sum += sums[(row * kVectorWarps + w) * kVectorUnits + local_unit];
       }
+      dh[n] = fmaf(sum, dropout[n], passed[n]);
     }
   };
 
@@ -116,9 +121,9 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
   for (int step = p.steps - 1; step >= 0; --step) {
     load_step(step > 0 ? step - 1 : 0, next);
     if (published > 0) collect(published);
-    const bool publishes = step > 0 || p.grad_initial_h != nullptr;
+    const bool publishes = step > 0 || q.grad_initial_h != nullptr;
     if (publishes) ++published;
-    const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+    const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
     for (int n = 0; n < kRowsAWarp; ++n) {
       const int row = warp + n * kVectorWarps;
@@ -149,26 +154,26 @@ __global__ void __launch_bounds__(kThreads, 1) VectorBackwardKernel(VectorBackwa
       }
       if (lives) {
         const int64_t at = (first_row + row) * p.batch_stride + time * p.step_stride;
-        Write<T>(p.grad_gates, (at * 4 + gate) * hidden + unit, d);
+        Write<T>(q.grad_gates, (at * 4 + gate) * hidden + unit, d);
       }
       c[n] = input.previous_c;
       now[n] = next[n];
     }
   }
-  if (p.grad_initial_h != nullptr) collect(published);
+  if (q.grad_initial_h != nullptr) collect(published);
 #pragma unroll
   for (int n = 0; n < kRowsAWarp; ++n) {
     const int row = warp + n * kVectorWarps;
     if (row >= rows || !lives) continue;
     const int64_t state = (first_row + row) * hidden + unit;
-    if (gate == 0 && p.grad_initial_h != nullptr) Write<T>(p.grad_initial_h, state, dh[n]);
-    if (gate == 1 && p.grad_initial_c != nullptr) Write<T>(p.grad_initial_c, state, dc[n]);
+    if (gate == 0 && q.grad_initial_h != nullptr) Write<T>(q.grad_initial_h, state, dh[n]);
+    if (gate == 1 && q.grad_initial_c != nullptr) Write<T>(q.grad_initial_c, state, dc[n]);
   }
 }
 
 }  // namespace vector
 
-tfl_status LaunchVectorBackward(const VectorPlan& plan, tfl_dtype dtype,
+tfl_status LaunchVectorBackward(const VectorPlan& plan, tfl_dtype dtype, int directions,
                                 VectorBackwardParams params, cudaStream_t stream) {
   return DispatchType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -176,7 +181,7 @@ tfl_status LaunchVectorBackward(const VectorPlan& plan, tfl_dtype dtype,
       return Error(TFL_INTERNAL, "the vector family has no float64 kernel");
     } else {
       return vector::Launch(TFL_VECTOR_KERNEL(vector::VectorBackwardKernel, T, plan.per_warp), plan,
-                            plan.backward_shared_bytes, &params, stream);
+                            directions, plan.backward_shared_bytes, &params, stream);
     }
   });
 }

@@ -1,11 +1,11 @@
 // What the vector family's two kernels share.
 //
-// A group of blocks holds the recurrent kernel once, 8 units a block, and computes `rows` batch
-// rows. The 8 warps of a block split k; a thread's weights stay in its registers. What a step hands
-// to the next goes through L2 in words of 8 bytes, a float and the number of its step, written and
-// read whole: a reader polls the words themselves, so that one trip brings the signal and the data.
-// Two buffers suffice: a block writes step s after it has read all of step s - 1, which all blocks
-// wrote after they had read all of step s - 2.
+// A group of blocks holds a direction's recurrent kernel once, 8 units a block, and computes `rows`
+// batch rows. The 8 warps of a block split k; a thread's weights stay in its registers. What a step
+// hands to the next goes through L2 in words of 8 bytes, a float and the number of its step,
+// written and read whole: a reader polls the words themselves, so that one trip brings the signal
+// and the data. Two buffers suffice: a block writes step s after it has read all of step s - 1,
+// which all blocks wrote after they had read all of step s - 2.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_VECTOR_COMMON_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_VECTOR_COMMON_CUH_
 
@@ -109,15 +109,23 @@ __device__ __forceinline__ float2 Dot(const float* first, const float* second, i
   return make_float2((a[0] + a[1]) + (a[2] + a[3]), (b[0] + b[1]) + (b[2] + b[3]));
 }
 
+// The row of the output, or of its gradient, of step `step` and batch element b, in elements.
+__device__ __forceinline__ int64_t OutputAt(const VectorCommon& p, const VectorDirection& d,
+                                            int64_t b, int step) {
+  const int64_t row = d.output_reversed ? p.steps - 1 - step : step;
+  return (p.return_sequences ? b * p.batch_stride + row * p.step_stride : b) * p.output_stride;
+}
+
 template <typename Params>
-tfl_status Launch(const void* kernel, const VectorPlan& plan, int shared_bytes, Params* params,
-                  cudaStream_t stream) {
+tfl_status Launch(const void* kernel, const VectorPlan& plan, int directions, int shared_bytes,
+                  Params* params, cudaStream_t stream) {
   TFL_RETURN_IF_ERROR(AllowSharedBytes(kernel, shared_bytes));
   // Cooperative: the driver refuses the launch rather than start a part of it.
   void* arguments[] = {params};
-  return FromCuda(cudaLaunchCooperativeKernel(kernel, dim3(plan.groups * plan.blocks_per_group),
-                                              dim3(kThreads), arguments, shared_bytes, stream),
-                  "launching the vector kernel");
+  const dim3 blocks(directions * plan.groups * plan.blocks_per_group);
+  return FromCuda(
+      cudaLaunchCooperativeKernel(kernel, blocks, dim3(kThreads), arguments, shared_bytes, stream),
+      "launching the vector kernel");
 }
 
 // Picks the instantiation of KERNEL<T, k of a warp>.

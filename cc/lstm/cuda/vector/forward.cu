@@ -5,10 +5,13 @@ namespace vector {
 
 // A lane is a gate of a unit: lane = 8 gate + unit. All four lanes of a unit keep its state.
 template <typename T, int kPerWarp>
-__global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForwardParams p) {
+__global__ void __launch_bounds__(kThreads, 1)
+    VectorForwardKernel(const __grid_constant__ VectorForwardParams p) {
   extern __shared__ __align__(16) float shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int group = blockIdx.x / p.blocks_per_group, block = blockIdx.x % p.blocks_per_group;
+  const int any_group = blockIdx.x / p.blocks_per_group, block = blockIdx.x % p.blocks_per_group;
+  const int group = any_group % p.groups;
+  const VectorForwardDirection& q = p.directions[any_group / p.groups];
   const int gate = lane / kVectorUnits, local_unit = lane % kVectorUnits;
   const int hidden = p.hidden_size, unit = block * kVectorUnits + local_unit;
   const bool lives = unit < hidden;
@@ -17,7 +20,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
   const int rows = static_cast<int>(min(int64_t(p.rows), p.batch - first_row));
   float* h_in = shared;  // [rows][words], then zeros where the last warps' k is padding
   float* sums = shared + p.rows * words + kPerWarp * kVectorWarps;  // [rows][warps][32]
-  uint64_t* exchange = p.exchange + int64_t(group) * 2 * p.rows * words;
+  uint64_t* exchange = p.exchange + int64_t(any_group) * 2 * p.rows * words;
 
   const unsigned cleared =
       ClearExchange(exchange, p.rows, words, block * kVectorUnits, kVectorUnits);
@@ -26,25 +29,30 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
   for (int i = 0; i < kPerWarp; ++i) {
     const int k = warp * kPerWarp + i;
     weights[i] = lives && k < hidden
-                     ? ReadWeight<T>(p, p.recurrent_kernel, (int64_t(k) * 4 + gate) * hidden + unit)
+                     ? ReadWeight<T>(p, q.recurrent_kernel, (int64_t(k) * 4 + gate) * hidden + unit)
                      : 0.f;
   }
   for (int i = threadIdx.x; i < kPerWarp * kVectorWarps; i += kThreads) {
     h_in[rows * words + i] = 0;
   }
   const float bias =
-      p.bias != nullptr && lives ? ReadWeight<T>(p, p.bias, gate * hidden + unit) : 0.f;
-  if (p.initial_h != nullptr) {
+      q.bias != nullptr && lives ? ReadWeight<T>(p, q.bias, gate * hidden + unit) : 0.f;
+  if (q.initial_h != nullptr) {
     for (int i = threadIdx.x; i < rows * words; i += kThreads) {
       const int row = i / words, from = i - row * words;
-      h_in[i] = from < hidden ? Read<T>(p.initial_h, (first_row + row) * hidden + from) : 0.f;
+      const int64_t state = (first_row + row) * hidden + from;
+      float value = from < hidden ? Read<T>(q.initial_h, state) : 0.f;
+      if (q.recurrent_dropout != nullptr && from < hidden) {
+        value = Round<T>(value * Read<T>(q.recurrent_dropout, state));
+      }
+      h_in[i] = value;
     }
   }
   // A warp finishes rows warp, warp + 8.
-  float c[kRowsAWarp], h[kRowsAWarp], x[kRowsAWarp];
+  float c[kRowsAWarp], h[kRowsAWarp], x[kRowsAWarp], dropout[kRowsAWarp];
   bool valid[kRowsAWarp], seen[kRowsAWarp];
   const auto load_step = [&](int step, float(&values)[kRowsAWarp], bool(&mask)[kRowsAWarp]) {
-    const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+    const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
     for (int n = 0; n < kRowsAWarp; ++n) {
       const int row = warp + n * kVectorWarps;
@@ -53,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
       if (row >= rows) continue;
       const int64_t at = (first_row + row) * p.batch_stride + time * p.step_stride;
       if (p.mask != nullptr) mask[n] = p.mask[at] != 0;
-      if (lives) values[n] = p.projection[(at * 4 + gate) * hidden + unit];
+      if (lives) values[n] = q.projection[(at * 4 + gate) * hidden + unit];
     }
   };
 #pragma unroll
@@ -61,8 +69,10 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
     const int row = warp + n * kVectorWarps;
     const int64_t state = (first_row + row) * hidden + unit;
     const bool there = row < rows && lives;
-    c[n] = there && p.initial_c != nullptr ? Read<T>(p.initial_c, state) : 0.f;
-    h[n] = there && p.initial_h != nullptr ? Read<T>(p.initial_h, state) : 0.f;
+    c[n] = there && q.initial_c != nullptr ? Read<T>(q.initial_c, state) : 0.f;
+    h[n] = there && q.initial_h != nullptr ? Read<T>(q.initial_h, state) : 0.f;
+    dropout[n] =
+        there && q.recurrent_dropout != nullptr ? Read<T>(q.recurrent_dropout, state) : 1.f;
     seen[n] = false;
   }
   load_step(0, x, valid);
@@ -77,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
       Collect(exchange + (step & 1) * p.rows * words, rows * words, step, h_in);
       __syncthreads();
     }
-    const bool multiplies = step > 0 || p.initial_h != nullptr;
+    const bool multiplies = step > 0 || q.initial_h != nullptr;
     if (multiplies) {
       for (int row = 0; row < rows; row += 2) {
         const float* first = h_in + row * words + warp * kPerWarp;
@@ -110,23 +120,23 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
         seen[n] = true;
       }
       if (!last && gate == 0) {
-        Publish(exchange + ((step + 1) & 1) * p.rows * words + row * words + unit, h[n], step + 1);
+        Publish(exchange + ((step + 1) & 1) * p.rows * words + row * words + unit,
+                q.recurrent_dropout != nullptr ? Round<T>(h[n] * dropout[n]) : h[n], step + 1);
       }
       // Nobody waits for what follows; the four lanes of a unit share it.
       if (lives) {
         const int64_t b = first_row + row, at = step * p.batch + b;
         if (gate == 1 && (p.return_sequences || last)) {
           const bool repeats = valid[n] || (seen[n] && !p.zero_output_for_mask);
-          const int64_t out = p.return_sequences ? b * p.batch_stride + step * p.step_stride : b;
-          Write<T>(p.output, out * hidden + unit, repeats ? h[n] : 0.f);
+          Write<T>(q.output, OutputAt(p, q, b, step) + unit, repeats ? h[n] : 0.f);
         }
-        if (p.gates != nullptr) {
-          Write<T>(p.gates, (at * 4 + gate) * hidden + unit, y);
-          if (gate == 2) p.cell[at * hidden + unit] = c[n];
-          if (gate == 3 && p.hidden != nullptr) Write<T>(p.hidden, at * hidden + unit, h[n]);
+        if (q.gates != nullptr) {
+          Write<T>(q.gates, (at * 4 + gate) * hidden + unit, y);
+          if (gate == 2) q.cell[at * hidden + unit] = c[n];
+          if (gate == 3 && q.hidden != nullptr) Write<T>(q.hidden, at * hidden + unit, h[n]);
         }
-        if (last && gate == 2) Write<T>(p.final_h, b * hidden + unit, h[n]);
-        if (last && gate == 3) Write<T>(p.final_c, b * hidden + unit, c[n]);
+        if (last && gate == 2) Write<T>(q.final_h, b * hidden + unit, h[n]);
+        if (last && gate == 3) Write<T>(q.final_c, b * hidden + unit, c[n]);
       }
       x[n] = next_x[n];
       valid[n] = next_valid[n];
@@ -136,15 +146,15 @@ __global__ void __launch_bounds__(kThreads, 1) VectorForwardKernel(VectorForward
 
 }  // namespace vector
 
-tfl_status LaunchVectorForward(const VectorPlan& plan, tfl_dtype dtype, VectorForwardParams params,
-                               cudaStream_t stream) {
+tfl_status LaunchVectorForward(const VectorPlan& plan, tfl_dtype dtype, int directions,
+                               VectorForwardParams params, cudaStream_t stream) {
   return DispatchType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if constexpr (std::is_same_v<T, double>) {
       return Error(TFL_INTERNAL, "the vector family has no float64 kernel");
     } else {
       return vector::Launch(TFL_VECTOR_KERNEL(vector::VectorForwardKernel, T, plan.per_warp), plan,
-                            plan.forward_shared_bytes, &params, stream);
+                            directions, plan.forward_shared_bytes, &params, stream);
     }
   });
 }

@@ -13,26 +13,35 @@ namespace tfl::cuda {
 
 // T is the spec's dtype, W its weight_dtype. Strides count rows of x, mask and sequences.
 struct VectorCommon {
-  const void* recurrent_kernel;  // W
-  bool wide_weights;             // W is float32, not T
+  bool wide_weights;  // W is float32, not T
   const uint8_t* mask;
-  uint64_t* exchange;  // [groups][2][rows][words]; a word is a float and its step's number
+  // [directions][groups][2][rows][words]; a word is a float and its step's number
+  uint64_t* exchange;
   int64_t batch;
   int steps;
   int hidden_size;
+  int groups;
   int rows;
   int blocks_per_group;
   int64_t batch_stride;
   int64_t step_stride;
-  bool go_backwards;
+  int64_t output_stride;  // elements
   bool return_sequences;
   bool zero_output_for_mask;
   tfl_activation activation;
   tfl_activation recurrent_activation;
-  const void* initial_c;  // T or null
 };
 
-struct VectorForwardParams : VectorCommon {
+// What is one direction's own.
+struct VectorDirection {
+  const void* recurrent_kernel;   // W
+  const void* recurrent_dropout;  // T [batch, hidden] or null
+  const void* initial_c;          // T or null
+  bool go_backwards;
+  bool output_reversed;
+};
+
+struct VectorForwardDirection : VectorDirection {
   const float* projection;
   const void* bias;       // W or null
   const void* initial_h;  // T or null
@@ -44,8 +53,11 @@ struct VectorForwardParams : VectorCommon {
   void* hidden;
 };
 
-struct VectorBackwardParams : VectorCommon {
-  const int64_t* first_valid;  // [batch], with mask
+struct VectorForwardParams : VectorCommon {
+  VectorForwardDirection directions[TFL_MAX_DIRECTIONS];
+};
+
+struct VectorBackwardDirection : VectorDirection {
   const void* gates;
   const float* cell;
   const void* grad_output;  // or null
@@ -54,15 +66,21 @@ struct VectorBackwardParams : VectorCommon {
   void* grad_gates;
   void* grad_initial_h;  // or null
   void* grad_initial_c;
+  const int64_t* first_valid;  // [batch], with mask
+};
+
+struct VectorBackwardParams : VectorCommon {
+  VectorBackwardDirection directions[TFL_MAX_DIRECTIONS];
 };
 
 // Allows the kernel so much dynamic shared memory on the current device. Never takes back what was
 // allowed before: another thread may be about to launch the same kernel with more.
 tfl_status AllowSharedBytes(const void* kernel, int bytes);
 
-tfl_status LaunchVectorForward(const VectorPlan& plan, tfl_dtype dtype, VectorForwardParams params,
-                               cudaStream_t stream);
-tfl_status LaunchVectorBackward(const VectorPlan& plan, tfl_dtype dtype,
+// The first `directions` of the params' directions at once.
+tfl_status LaunchVectorForward(const VectorPlan& plan, tfl_dtype dtype, int directions,
+                               VectorForwardParams params, cudaStream_t stream);
+tfl_status LaunchVectorBackward(const VectorPlan& plan, tfl_dtype dtype, int directions,
                                 VectorBackwardParams params, cudaStream_t stream);
 
 }  // namespace tfl::cuda

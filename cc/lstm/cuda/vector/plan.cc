@@ -4,10 +4,11 @@
 
 namespace tfl::cuda {
 
-bool MakeVectorPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, VectorPlan* plan) {
+bool MakeVectorPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int directions,
+                    VectorPlan* plan) {
   constexpr int64_t kMaxHidden = 128 * kVectorWarps;
   if (!limits.cooperative_launch || spec.dtype == TFL_FLOAT64) return false;
-  if (spec.num_directions != 1 || spec.num_recurrent_dropout_masks != 0) return false;
+  if (spec.num_recurrent_dropout_masks > 1) return false;
   if (spec.hidden_size < 1 || spec.hidden_size > kMaxHidden || spec.batch < 1) return false;
   if (spec.steps > (int64_t{1} << 24)) return false;  // steps are counted in 32 bits
   const int hidden = static_cast<int>(spec.hidden_size);
@@ -15,7 +16,7 @@ bool MakeVectorPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, Vecto
   while (plan->per_warp * kVectorWarps < hidden) plan->per_warp *= 2;
   plan->blocks_per_group = (hidden + kVectorUnits - 1) / kVectorUnits;
   const int64_t groups =
-      std::min<int64_t>(limits.multiprocessors / plan->blocks_per_group, spec.batch);
+      std::min<int64_t>(limits.multiprocessors / directions / plan->blocks_per_group, spec.batch);
   if (groups == 0) return false;
   const int64_t rows = (spec.batch + groups - 1) / groups;
   if (rows > kVectorMaxRows) return false;

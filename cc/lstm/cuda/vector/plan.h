@@ -16,14 +16,15 @@ constexpr int kVectorMaxRows = 16;  // two for each warp to finish
 struct VectorPlan {
   int per_warp;          // k of a warp: 16, 32, 64 or 128; a thread keeps as many weights
   int blocks_per_group;  // together they hold the recurrent kernel once
-  int groups;            // replicas, each with other batch rows
+  int groups;            // of a direction: replicas, each with other batch rows
   int rows;              // of a group
   int forward_shared_bytes;
   int backward_shared_bytes;
 };
 
-// False where the kernels cannot run the call.
-bool MakeVectorPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, VectorPlan* plan);
+// For `directions` of the call's at once. False where the kernels cannot run them.
+bool MakeVectorPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int directions,
+                    VectorPlan* plan);
 
 }  // namespace tfl::cuda
 

@@ -25,45 +25,111 @@ int64_t ExchangeBytes(const tfl_lstm_spec& spec, int64_t words_a_unit) {
 
 struct BackwardScratch {
   void* exchange;
-  int64_t* first_valid;
+  int64_t* first_valid[TFL_MAX_DIRECTIONS];
   int64_t bytes;
 
   BackwardScratch(const tfl_lstm_spec& spec, void* base) {
     Arena arena(base);
-    exchange = arena.Take(ExchangeBytes(spec, 4));
-    first_valid = static_cast<int64_t*>(
-        arena.Take(spec.has_mask ? spec.batch * static_cast<int64_t>(sizeof(int64_t)) : 0));
+    exchange = arena.Take(spec.num_directions * ExchangeBytes(spec, 4));
+    for (int64_t*& first : first_valid) {
+      first = static_cast<int64_t*>(
+          arena.Take(spec.has_mask ? spec.batch * static_cast<int64_t>(sizeof(int64_t)) : 0));
+    }
     bytes = arena.used();
   }
 };
 
-tfl_status PlanFor(const tfl_lstm_spec& spec, int device, VectorPlan* plan) {
+tfl_status PlanFor(const tfl_lstm_spec& spec, int device, int directions, VectorPlan* plan) {
   DeviceLimits limits;
   TFL_RETURN_IF_ERROR(GetDeviceLimits(device, &limits));
-  if (MakeVectorPlan(spec, limits, plan)) return Ok();
+  if (MakeVectorPlan(spec, limits, directions, plan)) return Ok();
   return Error(TFL_INTERNAL, "the vector family was asked for a call that it does not support");
 }
 
-template <typename Call>
-void FillCommon(const Call& call, const VectorPlan& plan, void* exchange, VectorCommon* params) {
-  const tfl_lstm_spec& spec = call.spec;
-  params->recurrent_kernel = call.recurrent_kernel;
+// What both passes' parameters have; the calls differ in what is a direction's own.
+template <typename Call, typename Params>
+void FillCommon(const Call* calls, int directions, const VectorPlan& plan, void* exchange,
+                Params* params) {
+  const tfl_lstm_spec& spec = calls[0].spec;
   params->wide_weights = spec.weight_dtype == TFL_FLOAT32;
-  params->mask = call.mask;
+  params->mask = calls[0].mask;
   params->exchange = static_cast<uint64_t*>(exchange);
   params->batch = spec.batch;
   params->steps = static_cast<int>(spec.steps);
   params->hidden_size = static_cast<int>(spec.hidden_size);
+  params->groups = plan.groups;
   params->rows = plan.rows;
   params->blocks_per_group = plan.blocks_per_group;
   params->batch_stride = spec.time_major ? 1 : spec.steps;
   params->step_stride = spec.time_major ? spec.batch : 1;
-  params->go_backwards = spec.go_backwards != 0;
+  params->output_stride = calls[0].output_stride;
   params->return_sequences = spec.return_sequences != 0;
   params->zero_output_for_mask = spec.zero_output_for_mask != 0;
   params->activation = spec.activation;
   params->recurrent_activation = spec.recurrent_activation;
-  params->initial_c = call.initial_c;
+  for (int d = 0; d < directions; ++d) {
+    const Call& call = calls[d];
+    VectorDirection& own = params->directions[d];
+    own.recurrent_kernel = call.recurrent_kernel;
+    own.recurrent_dropout = call.recurrent_dropout_mask;
+    own.initial_c = call.initial_c;
+    own.go_backwards = call.spec.go_backwards != 0;
+    own.output_reversed = call.output_reversed;
+  }
+}
+
+tfl_status Forward(const ForwardRecurrence* calls, int directions, cudaStream_t stream) {
+  const tfl_lstm_spec& spec = calls[0].spec;
+  VectorPlan plan;
+  TFL_RETURN_IF_ERROR(PlanFor(spec, calls[0].device, directions, &plan));
+  VectorForwardParams params = {};
+  FillCommon(calls, directions, plan, calls[0].workspace, &params);
+  for (int d = 0; d < directions; ++d) {
+    const ForwardRecurrence& call = calls[d];
+    const Reserve reserve(spec, spec.training ? call.reserve : nullptr);
+    VectorForwardDirection& own = params.directions[d];
+    own.projection = static_cast<const float*>(call.projection);
+    own.bias = call.bias;
+    own.initial_h = call.initial_h;
+    own.output = call.output;
+    own.final_h = call.final_h;
+    own.final_c = call.final_c;
+    own.gates = reserve.gates;
+    own.cell = static_cast<float*>(reserve.cell);
+    own.hidden = reserve.hidden;
+  }
+  return LaunchVectorForward(plan, spec.dtype, directions, params, stream);
+}
+
+tfl_status Backward(const BackwardRecurrence* calls, int directions, cudaStream_t stream) {
+  const tfl_lstm_spec& spec = calls[0].spec;
+  VectorPlan plan;
+  TFL_RETURN_IF_ERROR(PlanFor(spec, calls[0].device, directions, &plan));
+  const BackwardScratch scratch(spec, calls[0].workspace);
+  VectorBackwardParams params = {};
+  FillCommon(calls, directions, plan, scratch.exchange, &params);
+  for (int d = 0; d < directions; ++d) {
+    const BackwardRecurrence& call = calls[d];
+    const Reserve reserve(spec, call.reserve);
+    VectorBackwardDirection& own = params.directions[d];
+    own.gates = reserve.gates;
+    own.cell = static_cast<const float*>(reserve.cell);
+    own.grad_output = call.grad_output;
+    own.grad_final_h = call.grad_final_h;
+    own.grad_final_c = call.grad_final_c;
+    own.grad_gates = call.grad_gates;
+    own.grad_initial_h = call.grad_initial_h;
+    own.grad_initial_c = call.grad_initial_c;
+    own.first_valid = scratch.first_valid[d];
+    if (call.mask == nullptr) continue;
+    TFL_RETURN_IF_ERROR(FirstValidStep(call.spec, call.mask, scratch.first_valid[d], stream));
+  }
+  TFL_RETURN_IF_ERROR(LaunchVectorBackward(plan, spec.dtype, directions, params, stream));
+  for (int d = 0; d < directions; ++d) {
+    TFL_RETURN_IF_ERROR(
+        WritePreviousHiddenFromReserve(calls[d], scratch.first_valid[d], stream));
+  }
+  return Ok();
 }
 
 }  // namespace
@@ -87,7 +153,7 @@ tfl_status AllowSharedBytes(const void* kernel, int bytes) {
 
 bool VectorSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   VectorPlan plan;
-  return MakeVectorPlan(spec, limits, &plan);
+  return MakeVectorPlan(spec, limits, 1, &plan);
 }
 
 // A row costs arithmetic, which tensor cores do for many rows at once: measured on an H200, 16 rows
@@ -97,55 +163,32 @@ bool VectorPreferred(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   constexpr int64_t kFewSteps = 3, kMostCells = 4096;
   VectorPlan plan;
   return spec.steps >= kFewSteps && !GridBackwardSupported(spec, limits) &&
-         MakeVectorPlan(spec, limits, &plan) && plan.rows * spec.hidden_size <= kMostCells;
+         MakeVectorPlan(spec, limits, 1, &plan) && plan.rows * spec.hidden_size <= kMostCells;
 }
 
-int64_t VectorForwardWorkspaceBytes(const tfl_lstm_spec& spec) { return ExchangeBytes(spec, 1); }
+bool VectorBothSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
+  VectorPlan plan;
+  return MakeVectorPlan(spec, limits, 2, &plan);
+}
+
+int64_t VectorForwardWorkspaceBytes(const tfl_lstm_spec& spec) {
+  return spec.num_directions * ExchangeBytes(spec, 1);
+}
 int64_t VectorBackwardWorkspaceBytes(const tfl_lstm_spec& spec) {
   return BackwardScratch(spec, nullptr).bytes;
 }
 
 tfl_status VectorForward(const ForwardRecurrence& call, cudaStream_t stream) {
-  const tfl_lstm_spec& spec = call.spec;
-  VectorPlan plan;
-  TFL_RETURN_IF_ERROR(PlanFor(spec, call.device, &plan));
-  const Reserve reserve(spec, spec.training ? call.reserve : nullptr);
-  VectorForwardParams params = {};
-  FillCommon(call, plan, call.workspace, &params);
-  params.projection = static_cast<const float*>(call.projection);
-  params.bias = call.bias;
-  params.initial_h = call.initial_h;
-  params.output = call.output;
-  params.final_h = call.final_h;
-  params.final_c = call.final_c;
-  params.gates = reserve.gates;
-  params.cell = static_cast<float*>(reserve.cell);
-  params.hidden = reserve.hidden;
-  return LaunchVectorForward(plan, spec.dtype, params, stream);
+  return Forward(&call, 1, stream);
 }
-
 tfl_status VectorBackward(const BackwardRecurrence& call, cudaStream_t stream) {
-  const tfl_lstm_spec& spec = call.spec;
-  VectorPlan plan;
-  TFL_RETURN_IF_ERROR(PlanFor(spec, call.device, &plan));
-  const BackwardScratch scratch(spec, call.workspace);
-  const Reserve reserve(spec, call.reserve);
-  if (call.mask != nullptr) {
-    TFL_RETURN_IF_ERROR(FirstValidStep(spec, call.mask, scratch.first_valid, stream));
-  }
-  VectorBackwardParams params = {};
-  FillCommon(call, plan, scratch.exchange, &params);
-  params.first_valid = scratch.first_valid;
-  params.gates = reserve.gates;
-  params.cell = static_cast<const float*>(reserve.cell);
-  params.grad_output = call.grad_output;
-  params.grad_final_h = call.grad_final_h;
-  params.grad_final_c = call.grad_final_c;
-  params.grad_gates = call.grad_gates;
-  params.grad_initial_h = call.grad_initial_h;
-  params.grad_initial_c = call.grad_initial_c;
-  TFL_RETURN_IF_ERROR(LaunchVectorBackward(plan, spec.dtype, params, stream));
-  return WritePreviousHiddenFromReserve(call, scratch.first_valid, stream);
+  return Backward(&call, 1, stream);
+}
+tfl_status VectorForwardBoth(const ForwardRecurrence (&calls)[2], cudaStream_t stream) {
+  return Forward(calls, 2, stream);
+}
+tfl_status VectorBackwardBoth(const BackwardRecurrence (&calls)[2], cudaStream_t stream) {
+  return Backward(calls, 2, stream);
 }
 
 }  // namespace tfl::cuda

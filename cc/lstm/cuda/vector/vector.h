@@ -21,6 +21,10 @@ int64_t VectorForwardWorkspaceBytes(const tfl_lstm_spec& spec);
 int64_t VectorBackwardWorkspaceBytes(const tfl_lstm_spec& spec);
 tfl_status VectorForward(const ForwardRecurrence& call, cudaStream_t stream);
 tfl_status VectorBackward(const BackwardRecurrence& call, cudaStream_t stream);
+// Two directions at once, where half of the device is enough for one.
+bool VectorBothSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
+tfl_status VectorForwardBoth(const ForwardRecurrence (&calls)[2], cudaStream_t stream);
+tfl_status VectorBackwardBoth(const BackwardRecurrence (&calls)[2], cudaStream_t stream);
 
 }  // namespace tfl::cuda
 

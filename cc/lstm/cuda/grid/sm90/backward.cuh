@@ -23,25 +23,12 @@ constexpr int kQuarters = 4;
 constexpr int kTileUnits = kQuarters * kGridUnits;
 constexpr int kPublishers = 2;  // blocks a chunk
 
-template <typename T>
-__device__ __forceinline__ float FromBits(Bits<T> bits);
-template <>
-__device__ __forceinline__ float FromBits<float>(uint32_t bits) {
-  return __uint_as_float(bits);
-}
-template <>
-__device__ __forceinline__ float FromBits<__nv_bfloat16>(uint16_t bits) {
-  return __bfloat162float(__ushort_as_bfloat16(bits));
-}
-template <>
-__device__ __forceinline__ float FromBits<__half>(uint16_t bits) {
-  return __half2float(__ushort_as_half(bits));
-}
-
 // Fills weights[step][4]: rows are the tile's 64 units, k the quarter's gate gradients.
 template <typename T, int kHidden, typename C>
-__device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p, unsigned char* shared,
-                                               int tile, int quarter, uint32_t (*weights)[4]) {
+__device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p,
+                                               const GridBackwardDirection& q,
+                                               unsigned char* shared, int tile, int quarter,
+                                               uint32_t (*weights)[4]) {
   constexpr int kUnits = kHidden / kQuarters, kElement = C::kElement;
   constexpr int kVector = 16 / kElement;  // weights in 16 bytes
 #pragma unroll 8
@@ -51,7 +38,7 @@ __device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p, unsi
     const int to_unit = tile * kTileUnits + row;
     uint4 vector = make_uint4(0, 0, 0, 0);
     if (to_unit < p.hidden_size && unit < p.hidden_size) {
-      vector = LoadWeights<T>(p.recurrent_kernel, p.wide_weights,
+      vector = LoadWeights<T>(q.recurrent_kernel, p.wide_weights,
                               (size_t(to_unit) * 4 + gate) * p.hidden_size + unit);
     }
     *reinterpret_cast<uint4*>(shared + row * C::kBackwardPitch + at * kElement) = vector;
@@ -101,16 +88,18 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
   static_assert(2 * kUnitTiles + C::kBlocks <= kGridCounters);
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(8) uint64_t full[2 * C::kChunks];
-  const int group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
+  const int any_group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
+  const int group = any_group % p.groups;
+  const GridBackwardDirection& q = p.directions[any_group / p.groups];
   const int quarter = block / kUnitTiles, tile = block % kUnitTiles;
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   const uint32_t buffers = ptx::SharedAddress(shared), barriers = ptx::SharedAddress(full);
   if (threadIdx.x == 0) InitBarriers<C>(barriers);
   unsigned char* exchange =
-      static_cast<unsigned char*>(p.exchange) + size_t(group) * 2 * kExchangeBytes;
-  uint32_t* counters = p.counters + group * kGridCounters * kGridCounterPitch;
+      static_cast<unsigned char*>(p.exchange) + size_t(any_group) * 2 * kExchangeBytes;
+  uint32_t* counters = p.counters + any_group * kGridCounters * kGridCounterPitch;
   uint32_t* partial_counters = counters + 2 * kUnitTiles * kGridCounterPitch;
-  const bool ends_with_h = p.grad_initial_h != nullptr;
+  const bool ends_with_h = q.grad_initial_h != nullptr;
   const unsigned cleared = ClearCounters(counters, block);
 
   if (warpgroup == 2) {
@@ -126,7 +115,7 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
     const int lane = threadIdx.x % 32;
     uint32_t weights[C::kHalfSteps][4];
-    LoadTransposed<T, kHidden, C>(p, shared, tile, quarter, weights);
+    LoadTransposed<T, kHidden, C>(p, q, shared, tile, quarter, weights);
     CountersAreClear(cleared);
     ptx::FenceAsyncShared();
     ptx::ClusterSync();
@@ -146,7 +135,7 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     unsigned char* gates_stage = shared + C::kStage + kPartialFloats * 4;
     // partials: [2][to block][from quarter][kPartialFloats]
     float* partials = static_cast<float*>(p.partials) +
-                      size_t(group) * 2 * C::kBlocks * kQuarters * kPartialFloats;
+                      size_t(any_group) * 2 * C::kBlocks * kQuarters * kPartialFloats;
     // Core matrices are 8 rows by 16 bytes: two units' gate gradients, or one's of float32.
     constexpr int kUnitBytes = 4 * C::kElement;
     unsigned char* my_exchange =
@@ -226,10 +215,10 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     for (int slice = group; slice < p.slices; slice += p.groups) {
       int64_t row[kTiles], first_valid[kTiles];
       bool lives[kTiles];
-      float dh[kTiles], dc[kTiles], passed[kTiles], c[kTiles];
+      float dh[kTiles], dc[kTiles], passed[kTiles], c[kTiles], dropout[kTiles];
       BackwardInput<T> now[kTiles];
       const auto load_step = [&](int step, BackwardInput<T>(&input)[kTiles]) {
-        const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+        const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           BackwardInput<T>& in = input[n];
@@ -240,20 +229,18 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
           in.output_is_h = in.valid || (!p.zero_output_for_mask && step > first_valid[n]);
           if (!unit_lives) continue;
           const Bits<T>* gates =
-              static_cast<const Bits<T>*>(p.gates) + (step * p.batch + row[n]) * 4 * hidden + unit;
+              static_cast<const Bits<T>*>(q.gates) + (step * p.batch + row[n]) * 4 * hidden + unit;
 #pragma unroll
           for (int g = 0; g < 4; ++g) in.gates[g] = __ldg(gates + g * hidden);
           if (step > 0) {
-            in.previous_c = __ldg(p.cell + at - p.batch * hidden);
-          } else if (p.initial_c != nullptr) {
+            in.previous_c = __ldg(q.cell + at - p.batch * hidden);
+          } else if (q.initial_c != nullptr) {
             in.previous_c =
-                ToAccumulator(static_cast<const T*>(p.initial_c)[row[n] * hidden + unit]);
+                ToAccumulator(static_cast<const T*>(q.initial_c)[row[n] * hidden + unit]);
           }
-          if (p.grad_output != nullptr && (p.return_sequences || step + 1 == p.steps)) {
-            const int64_t out =
-                p.return_sequences ? row[n] * p.batch_stride + step * p.step_stride : row[n];
-            in.grad_output =
-                __ldg(static_cast<const Bits<T>*>(p.grad_output) + out * hidden + unit);
+          if (q.grad_output != nullptr && (p.return_sequences || step + 1 == p.steps)) {
+            in.grad_output = __ldg(static_cast<const Bits<T>*>(q.grad_output) +
+                                   OutputAt(p, q, row[n], step) + unit);
           }
         }
       };
@@ -262,18 +249,21 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
         row[n] = int64_t(slice) * kRows + local_row + n;
         lives[n] = row[n] < p.batch && unit_lives;
         if (row[n] >= p.batch) row[n] = 0;  // computed like row 0, and stored nowhere
-        first_valid[n] = p.mask == nullptr ? 0 : p.first_valid[row[n]];
+        first_valid[n] = p.mask == nullptr ? 0 : q.first_valid[row[n]];
         const int64_t state = row[n] * hidden + unit;
         const auto read = [&](const void* gradient) {
           return gradient != nullptr && unit_lives
                      ? ToAccumulator(static_cast<const T*>(gradient)[state])
                      : 0.f;
         };
-        dh[n] = read(p.grad_final_h);
-        dc[n] = read(p.grad_final_c);
+        dh[n] = read(q.grad_final_h);
+        dc[n] = read(q.grad_final_c);
         passed[n] = 0;
+        dropout[n] = q.recurrent_dropout != nullptr && unit_lives
+                         ? ToAccumulator(static_cast<const T*>(q.recurrent_dropout)[state])
+                         : 1.f;
         c[n] =
-            unit_lives ? __ldg(p.cell + ((p.steps - 1) * p.batch + row[n]) * hidden + unit) : 0.f;
+            unit_lives ? __ldg(q.cell + ((p.steps - 1) * p.batch + row[n]) * hidden + unit) : 0.f;
       }
       load_step(p.steps - 1, now);
       ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
@@ -284,7 +274,7 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
         if (step + 1 < p.steps) {
           collect(dh);
 #pragma unroll
-          for (int n = 0; n < kTiles; ++n) dh[n] += passed[n];
+          for (int n = 0; n < kTiles; ++n) dh[n] = fmaf(dh[n], dropout[n], passed[n]);
         }
         float gates[kTiles][4];
 #pragma unroll
@@ -319,9 +309,9 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
         }
 
         // Nobody waits for what follows. The stage is written again behind the next step's barrier.
-        const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+        const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
         const int64_t first_row = int64_t(slice) * kRows;
-        StoreGates<T, kRows>(gates_stage, p.grad_gates, tile * kTileUnits + quarter * kGridUnits,
+        StoreGates<T, kRows>(gates_stage, q.grad_gates, tile * kTileUnits + quarter * kGridUnits,
                              hidden, p.batch - first_row, [&](int at) {
                                return (first_row + at) * p.batch_stride + time * p.step_stride;
                              });
@@ -337,10 +327,11 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
         if (!lives[n]) continue;
         const int64_t state = row[n] * hidden + unit;
         if (ends_with_h) {
-          static_cast<T*>(p.grad_initial_h)[state] = FromAccumulator<T>(dh[n] + passed[n]);
+          static_cast<T*>(q.grad_initial_h)[state] =
+              FromAccumulator<T>(fmaf(dh[n], dropout[n], passed[n]));
         }
-        if (p.grad_initial_c != nullptr) {
-          static_cast<T*>(p.grad_initial_c)[state] = FromAccumulator<T>(dc[n]);
+        if (q.grad_initial_c != nullptr) {
+          static_cast<T*>(q.grad_initial_c)[state] = FromAccumulator<T>(dc[n]);
         }
       }
     }

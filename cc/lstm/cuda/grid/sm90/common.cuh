@@ -66,6 +66,21 @@ __device__ __forceinline__ uint16_t ToBits<__half>(float value) {
   return __half_as_ushort(__float2half_rn(value));
 }
 
+template <typename T>
+__device__ __forceinline__ float FromBits(Bits<T> bits);
+template <>
+__device__ __forceinline__ float FromBits<float>(uint32_t bits) {
+  return __uint_as_float(bits);
+}
+template <>
+__device__ __forceinline__ float FromBits<__nv_bfloat16>(uint16_t bits) {
+  return __bfloat162float(__ushort_as_bfloat16(bits));
+}
+template <>
+__device__ __forceinline__ float FromBits<__half>(uint16_t bits) {
+  return __half2float(__ushort_as_half(bits));
+}
+
 // Within 2e-7, far below the 16-bit types' rounding. The products of infinity are as they should
 // be.
 __device__ __forceinline__ float FastSigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
@@ -256,6 +271,13 @@ __device__ __forceinline__ void InitBarriers(uint32_t barriers) {
   for (int i = 0; i < 2 * C::kChunks; ++i) ptx::BarrierInit(barriers + 8 * i, 1);
   ptx::FenceBarrierInit();
   for (int i = 0; i < 2 * C::kChunks; ++i) ptx::BarrierExpect(barriers + 8 * i, C::kChunkBytes);
+}
+
+// The row of the output, or of its gradient, of step `step` and batch element b, in elements.
+__device__ __forceinline__ int64_t OutputAt(const GridCommon& p, const GridDirectionParams& d,
+                                            int64_t b, int step) {
+  const int64_t row = d.output_reversed ? p.steps - 1 - step : step;
+  return (p.return_sequences ? b * p.batch_stride + row * p.step_stride : b) * p.output_stride;
 }
 
 // The number of slices that a group computes.

@@ -33,6 +33,15 @@ struct Factor<float> {
   using type = __half;
 };
 
+// h as the call's tensors take it; where nothing lies between the two, that is the factor.
+template <typename T, typename F>
+__device__ __forceinline__ Quad<T> Kept(Bits<T> h, const Quad<F>& factor, bool drops, int lane) {
+  if constexpr (std::is_same_v<T, F>) {
+    if (!drops) return factor;
+  }
+  return Quad<T>(h, lane);
+}
+
 // The power of two that brings a finite positive number to [2^14, 2^15), or zero to itself.
 __device__ __forceinline__ float ScaleFor(float most) {
   const int exponent = static_cast<int>(__float_as_uint(most) >> 23) - 127;
@@ -52,7 +61,8 @@ __device__ __forceinline__ float WarpMost(float most) {
 
 // The scale of the block's weights; `shared` is scratch.
 template <typename C>
-__device__ __forceinline__ float WeightScale(const GridForwardParams& p, float* shared,
+__device__ __forceinline__ float WeightScale(const GridForwardParams& p,
+                                             const GridForwardDirection& q, float* shared,
                                              int first_unit) {
   constexpr int kVectors = 16;  // of 4 weights, a row of k
   const int at = threadIdx.x % kVectors * 4, unit = first_unit + at % kGridUnits;
@@ -61,7 +71,7 @@ __device__ __forceinline__ float WeightScale(const GridForwardParams& p, float* 
 #pragma unroll 8
     for (int k = threadIdx.x / kVectors; k < p.hidden_size; k += C::kConsumers / kVectors) {
       const float4 four = __ldg(reinterpret_cast<const float4*>(
-          static_cast<const float*>(p.recurrent_kernel) +
+          static_cast<const float*>(q.recurrent_kernel) +
           (size_t(k) * 4 + at / kGridUnits) * p.hidden_size + unit));
       most = LargerFinite(LargerFinite(most, four.x), four.y);
       most = LargerFinite(LargerFinite(most, four.z), four.w);
@@ -76,15 +86,20 @@ __device__ __forceinline__ float WeightScale(const GridForwardParams& p, float* 
   return ScaleFor(most);
 }
 
-// scales[row] for initial_h of the slice's rows; those beyond the batch are computed like row 0.
+// scales[row] for `h` (null: 1 everywhere) times the dropout of the slice's rows; those beyond the
+// batch are computed like row 0.
 template <int kRows>
-__device__ __forceinline__ void InitialScales(const GridForwardParams& p, int64_t first_row,
-                                              float* scales) {
+__device__ __forceinline__ void RowScales(const GridForwardParams& p, const GridForwardDirection& q,
+                                          const float* h, int64_t first_row, float* scales) {
+  const float* dropout = static_cast<const float*>(q.recurrent_dropout);
   for (int at = threadIdx.x / 32; at < kRows; at += 8) {
     const int64_t row = first_row + at < p.batch ? first_row + at : 0;
-    const float* h = static_cast<const float*>(p.initial_h) + row * p.hidden_size;
     float most = 1;
-    for (int i = threadIdx.x % 32; i < p.hidden_size; i += 32) most = LargerFinite(most, h[i]);
+    for (int i = threadIdx.x % 32; i < p.hidden_size; i += 32) {
+      const int64_t state = row * p.hidden_size + i;
+      most = LargerFinite(
+          most, (h == nullptr ? 1.f : h[state]) * (dropout == nullptr ? 1.f : dropout[state]));
+    }
     most = WarpMost(most);
     if (threadIdx.x % 32 == 0) scales[at] = ScaleFor(most);
   }
@@ -93,7 +108,8 @@ __device__ __forceinline__ void InitialScales(const GridForwardParams& p, int64_
 // Fills weights[step][4], the A fragments of m64k16: this warp's 16 gate rows are 4 gates (rows
 // 4 gate + unit) of 4 units. Goes through shared memory for reads of 16 bytes.
 template <typename F, typename C>
-__device__ __forceinline__ void LoadFragments(const GridForwardParams& p, unsigned char* shared,
+__device__ __forceinline__ void LoadFragments(const GridForwardParams& p,
+                                              const GridForwardDirection& q, unsigned char* shared,
                                               int first_unit, float scale, uint32_t (*weights)[4]) {
   constexpr int kHidden = C::kHalfSteps * C::kStepK * 2;
   constexpr int kVectors = 64 * 2 / 16;  // of 16 bytes, a row of k
@@ -104,7 +120,7 @@ __device__ __forceinline__ void LoadFragments(const GridForwardParams& p, unsign
     const int gate = at / kGridUnits, unit = first_unit + at % kGridUnits;
     uint4 vector = make_uint4(0, 0, 0, 0);
     if (k < p.hidden_size && unit < p.hidden_size) {
-      vector = LoadWeights<F>(p.recurrent_kernel, p.wide_weights,
+      vector = LoadWeights<F>(q.recurrent_kernel, p.wide_weights,
                               (size_t(k) * 4 + gate) * p.hidden_size + unit, scale);
     }
     *reinterpret_cast<uint4*>(shared + k * C::kStagingPitch + at * 2) = vector;
@@ -136,15 +152,18 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
   constexpr int kTiles = C::kTiles;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(8) uint64_t full[2 * C::kChunks];
-  __shared__ float initial_scales[kRows];  // used with kScaled
-  const int group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
+  __shared__ float row_scales[2][kRows];  // with kScaled: for initial_h, and for what steps give
+  __shared__ float dropout[kTiles][C::kConsumers];  // each thread's own
+  const int any_group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
+  const int group = any_group % p.groups;
+  const GridForwardDirection& q = p.directions[any_group / p.groups];
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   const uint32_t buffers = ptx::SharedAddress(shared), barriers = ptx::SharedAddress(full);
   if (threadIdx.x == 0) InitBarriers<C>(barriers);
   unsigned char* exchange =
-      static_cast<unsigned char*>(p.exchange) + size_t(group) * 2 * C::kBufferBytes;
-  uint32_t* counters = p.counters + group * kGridCounters * kGridCounterPitch;
-  const bool starts_with_h = p.initial_h != nullptr;
+      static_cast<unsigned char*>(p.exchange) + size_t(any_group) * 2 * C::kBufferBytes;
+  uint32_t* counters = p.counters + any_group * kGridCounters * kGridCounterPitch;
+  const bool starts_with_h = q.initial_h != nullptr;
   const unsigned cleared = ClearCounters(counters, block);
 
   if (warpgroup == 2) {
@@ -162,9 +181,9 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
     uint32_t weights[C::kHalfSteps][4];
     float weight_scale = 1;
     if constexpr (kScaled) {
-      weight_scale = WeightScale<C>(p, reinterpret_cast<float*>(shared), block * kGridUnits);
+      weight_scale = WeightScale<C>(p, q, reinterpret_cast<float*>(shared), block * kGridUnits);
     }
-    LoadFragments<F, C>(p, shared, block * kGridUnits, weight_scale, weights);
+    LoadFragments<F, C>(p, q, shared, block * kGridUnits, weight_scale, weights);
     const float weight_unscale = 1.f / weight_scale;
     CountersAreClear(cleared);
     ptx::FenceAsyncShared();
@@ -178,11 +197,11 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
     const int hidden = p.hidden_size;
     const bool unit_lives = unit < hidden;
     float bias[4] = {};
-    if (p.bias != nullptr && unit_lives) {
+    if (q.bias != nullptr && unit_lives) {
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
-        bias[g] = p.wide_weights ? static_cast<const float*>(p.bias)[g * hidden + unit]
-                                 : ToAccumulator(static_cast<const T*>(p.bias)[g * hidden + unit]);
+        bias[g] = p.wide_weights ? static_cast<const float*>(q.bias)[g * hidden + unit]
+                                 : ToAccumulator(static_cast<const T*>(q.bias)[g * hidden + unit]);
       }
     }
     float* half_sums = reinterpret_cast<float*>(shared + C::kHalfSums);
@@ -217,21 +236,24 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
       float c[kTiles], x[kTiles][4];
       Bits<T> h[kTiles];
       uint8_t valid[kTiles];
-      float scale[kTiles];  // of h, as published
-      const auto factor = [lane](Bits<T> bits, float by) {
+      float scale[kTiles], step_scale[kTiles];  // of h, as published; of what steps give
+      const bool drops = q.recurrent_dropout != nullptr;
+      const auto factor = [lane, drops](Bits<T> bits, int n, float by) {
         if constexpr (kScaled) {
+          if (drops) by *= dropout[n][threadIdx.x];
           return Quad<F>(ToBits<F>(__uint_as_float(bits) * by), lane);
         } else {
+          if (drops) bits = ToBits<T>(FromBits<T>(bits) * dropout[n][threadIdx.x]);
           return Quad<F>(bits, lane);
         }
       };
       const auto load_step = [&](int step, float(&values)[kTiles][4], uint8_t(&mask)[kTiles]) {
-        const int64_t time = p.go_backwards ? p.steps - 1 - step : step;
+        const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           const int64_t at = row[n] * p.batch_stride + time * p.step_stride;
           mask[n] = p.mask == nullptr ? 1 : __ldg(p.mask + at);
-          const float* from = p.projection + at * 4 * hidden + unit;
+          const float* from = q.projection + at * 4 * hidden + unit;
 #pragma unroll
           for (int g = 0; g < 4; ++g) values[n][g] = unit_lives ? __ldg(from + g * hidden) : 0.f;
         }
@@ -243,24 +265,33 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
         if (row[n] >= p.batch) row[n] = 0;  // computed like row 0, and stored nowhere
         seen[n] = false;
         const int64_t state = row[n] * hidden + unit;
-        h[n] = starts_with_h && unit_lives ? static_cast<const Bits<T>*>(p.initial_h)[state] : 0;
-        c[n] = p.initial_c != nullptr && unit_lives
-                   ? ToAccumulator(static_cast<const T*>(p.initial_c)[state])
+        if (q.recurrent_dropout != nullptr) {
+          dropout[n][threadIdx.x] =
+              unit_lives ? ToAccumulator(static_cast<const T*>(q.recurrent_dropout)[state]) : 1.f;
+        }
+        h[n] = starts_with_h && unit_lives ? static_cast<const Bits<T>*>(q.initial_h)[state] : 0;
+        c[n] = q.initial_c != nullptr && unit_lives
+                   ? ToAccumulator(static_cast<const T*>(q.initial_c)[state])
                    : 0.f;
       }
       load_step(0, x, valid);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) scale[n] = kUnitScale;
-      if (starts_with_h) {
-        if constexpr (kScaled) {
-          InitialScales<kRows>(p, int64_t(slice) * kRows, initial_scales);
-          ptx::NamedBarrier(1, C::kConsumers);
+      for (int n = 0; n < kTiles; ++n) scale[n] = step_scale[n] = kUnitScale;
+      if (kScaled && (starts_with_h || drops)) {
+        const int64_t first_row = int64_t(slice) * kRows;
+        RowScales<kRows>(p, q, static_cast<const float*>(q.initial_h), first_row, row_scales[0]);
+        RowScales<kRows>(p, q, nullptr, first_row, row_scales[1]);
+        ptx::NamedBarrier(1, C::kConsumers);
 #pragma unroll
-          for (int n = 0; n < kTiles; ++n) scale[n] = initial_scales[lane_row + n * 8];
+        for (int n = 0; n < kTiles; ++n) {
+          scale[n] = row_scales[0][lane_row + n * 8];
+          step_scale[n] = row_scales[1][lane_row + n * 8];
         }
+      }
+      if (starts_with_h) {
         Quad<F> units[kTiles];
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) units[n] = factor(h[n], scale[n]);
+        for (int n = 0; n < kTiles; ++n) units[n] = factor(h[n], n, scale[n]);
         publish(units);
       } else {
         ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
@@ -303,22 +334,17 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
             c[n] = fmaf(f, c[n], i * g);
             h[n] = ToBits<T>(o * FastTanh(c[n]));
             seen[n] = true;
-            scale[n] = kUnitScale;
+            scale[n] = step_scale[n];
           }
-          factors[n] = factor(h[n], scale[n]);
+          factors[n] = factor(h[n], n, scale[n]);
           const int at = lane_row + n * 8;
-          Quad<T> kept;
-          if constexpr (kScaled) {
-            kept = Quad<T>(h[n], lane);
-          } else {
-            kept = factors[n];
-          }
+          const Quad<T> kept = Kept<T>(h[n], factors[n], drops, lane);
           out[n] = kept;
           if (p.mask != nullptr) {
             const bool repeats = valid[n] || (seen[n] && !p.zero_output_for_mask);
             out[n] = Quad<T>(repeats ? h[n] : 0, lane);
           }
-          if (p.gates != nullptr) {
+          if (q.gates != nullptr) {
             out[n].Store(output_stage + at * C::kHiddenPitch + warp * kResultBytes, lane_unit);
             kept.Store(hidden_stage + at * C::kHiddenPitch + warp * kResultBytes, lane_unit);
             StageGates<T>(gates_stage + at * C::kGatesPitch + warp * kResultBytes, {i, f, g, o},
@@ -335,54 +361,50 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
 
         // Nobody waits for what follows. Stages are written again behind the next step's barrier.
         const int64_t first_row = int64_t(slice) * kRows;
+        // `row_at(row)` is where the row begins in `to`, in elements.
         const auto store_hidden = [&](const unsigned char* stage, int task, void* to,
-                                      int64_t row_stride, int64_t step_offset) {
+                                      const auto& row_at) {
           constexpr int kVectors = C::kResult;  // of 16 bytes, a row
           const int at = task / kVectors, part = task % kVectors;
           const int from_unit = block * kGridUnits + part * (16 / C::kResult);
           if (task < 0 || at >= kRows || first_row + at >= p.batch || from_unit >= hidden) return;
-          *reinterpret_cast<uint4*>(static_cast<T*>(to) +
-                                    ((first_row + at) * row_stride + step_offset) * hidden +
-                                    from_unit) =
+          *reinterpret_cast<uint4*>(static_cast<T*>(to) + row_at(first_row + at) + from_unit) =
               *reinterpret_cast<const uint4*>(stage + at * C::kHiddenPitch + part * 16);
         };
         const int thread = threadIdx.x;
         // The output alone is not worth the stage.
-        if (p.gates == nullptr && (p.return_sequences || last)) {
+        if (q.gates == nullptr && (p.return_sequences || last)) {
 #pragma unroll
           for (int n = 0; n < kTiles; ++n) {
             if (!lives[n]) continue;
-            const int64_t at =
-                p.return_sequences ? row[n] * p.batch_stride + step * p.step_stride : row[n];
-            out[n].Store(static_cast<T*>(p.output) + at * hidden + first_unit, lane_unit);
+            out[n].Store(static_cast<T*>(q.output) + OutputAt(p, q, row[n], step) + first_unit,
+                         lane_unit);
           }
         }
-        if (p.gates != nullptr) {
-          if (p.return_sequences) {
-            store_hidden(output_stage, thread - 128, p.output, p.batch_stride,
-                         step * p.step_stride);
-          } else if (last) {
-            store_hidden(output_stage, thread - 128, p.output, 1, 0);
+        if (q.gates != nullptr) {
+          if (p.return_sequences || last) {
+            store_hidden(output_stage, thread - 128, q.output,
+                         [&](int64_t b) { return OutputAt(p, q, b, step); });
           }
-          StoreGates<T, kRows>(gates_stage, p.gates, block * kGridUnits, hidden,
+          StoreGates<T, kRows>(gates_stage, q.gates, block * kGridUnits, hidden,
                                p.batch - first_row,
                                [&](int at) { return step * p.batch + first_row + at; });
           const int at = thread / 4, from_unit = block * kGridUnits + thread % 4 * 4;
           if (at < kRows && first_row + at < p.batch && from_unit < hidden) {
-            *reinterpret_cast<uint4*>(p.cell + (step * p.batch + first_row + at) * hidden +
+            *reinterpret_cast<uint4*>(q.cell + (step * p.batch + first_row + at) * hidden +
                                       from_unit) =
                 *reinterpret_cast<const uint4*>(cell_stage + at * C::kCellPitch + thread % 4 * 16);
           }
-          if (p.hidden != nullptr) {
-            store_hidden(hidden_stage, C::kResult == 4 ? thread : thread - 192, p.hidden, 1,
-                         step * p.batch);
+          if (q.hidden != nullptr) {
+            store_hidden(hidden_stage, C::kResult == 4 ? thread : thread - 192, q.hidden,
+                         [&](int64_t b) { return (step * p.batch + b) * hidden; });
           }
         }
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           if (last && lives[n]) {
-            static_cast<Bits<T>*>(p.final_h)[row[n] * hidden + unit] = h[n];
-            static_cast<T*>(p.final_c)[row[n] * hidden + unit] = FromAccumulator<T>(c[n]);
+            static_cast<Bits<T>*>(q.final_h)[row[n] * hidden + unit] = h[n];
+            static_cast<T*>(q.final_c)[row[n] * hidden + unit] = FromAccumulator<T>(c[n]);
           }
           valid[n] = next_valid[n];
 #pragma unroll

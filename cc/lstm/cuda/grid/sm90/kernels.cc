@@ -56,10 +56,10 @@ tfl_status GridResidentBlocks(const GridPlan& plan, GridDirection direction, tfl
   return Ok();
 }
 
-tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype dtype, void* params,
-                      cudaStream_t stream) {
+tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype dtype,
+                      int directions, void* params, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
-  config.gridDim = plan.groups * plan.blocks_per_group;
+  config.gridDim = directions * plan.groups * plan.blocks_per_group;
   config.blockDim = kThreads;
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;

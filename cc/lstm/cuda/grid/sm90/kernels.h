@@ -15,41 +15,52 @@ namespace tfl::cuda {
 constexpr int kGridCounters = 96;
 constexpr int kGridCounterPitch = 32;  // uint32: each counter has a cache line of its own
 
-// In both, void stands for the spec's dtype or, with wide_weights, float32 weights. Counters are
-// [groups][kGridCounters][kGridCounterPitch]. Strides count rows of x, mask and sequences.
-struct GridForwardParams {
-  const float* projection;  // [rows, 4 hidden]
-  const void* recurrent_kernel;
-  const void* bias;   // or null
+// Void stands for the spec's dtype or, with wide_weights, float32 weights. Counters are
+// [directions][groups][kGridCounters][kGridCounterPitch], and so are the buffers below. Strides
+// count rows of x, mask and sequences.
+struct GridCommon {
   bool wide_weights;  // weights are float32 whatever the dtype
-  const void* initial_h;
-  const void* initial_c;
   const uint8_t* mask;
+  uint32_t* counters;
+  int64_t batch;
+  int steps;
+  int hidden_size;
+  int slices;
+  int groups;  // of a direction
+  int64_t batch_stride;
+  int64_t step_stride;
+  int64_t output_stride;  // elements
+  bool return_sequences;
+  bool zero_output_for_mask;
+};
+
+// What is one direction's own.
+struct GridDirectionParams {
+  const void* recurrent_kernel;
+  const void* recurrent_dropout;  // [batch, hidden] or null
+  const void* initial_c;
+  bool go_backwards;
+  bool output_reversed;
+};
+
+struct GridForwardDirection : GridDirectionParams {
+  const float* projection;  // [rows, 4 hidden]
+  const void* bias;         // or null
+  const void* initial_h;
   void* output;
   void* final_h;
   void* final_c;
   void* gates;  // the reserve (reserve.h), or null
   float* cell;
   void* hidden;
-  void* exchange;  // [groups][2] buffers of h
-  uint32_t* counters;
-  int64_t batch;
-  int steps;
-  int hidden_size;
-  int slices;
-  int groups;
-  int64_t batch_stride;
-  int64_t step_stride;
-  bool go_backwards;
-  bool return_sequences;
-  bool zero_output_for_mask;
 };
 
-struct GridBackwardParams {
-  const void* recurrent_kernel;
-  bool wide_weights;
-  const void* initial_c;
-  const uint8_t* mask;
+struct GridForwardParams : GridCommon {
+  void* exchange;  // two buffers of h a group
+  GridForwardDirection directions[TFL_MAX_DIRECTIONS];
+};
+
+struct GridBackwardDirection : GridDirectionParams {
   const int64_t* first_valid;  // [batch], with mask
   const void* gates;           // the reserve
   const float* cell;
@@ -59,27 +70,20 @@ struct GridBackwardParams {
   void* grad_gates;      // [rows, 4 hidden]
   void* grad_initial_h;  // or null
   void* grad_initial_c;
-  void* exchange;  // [groups][2] buffers of gate gradients
-  void* partials;  // [groups][2] buffers of partial sums of the gradient of h
-  uint32_t* counters;
-  int64_t batch;
-  int steps;
-  int hidden_size;
-  int slices;
-  int groups;
-  int64_t batch_stride;
-  int64_t step_stride;
-  bool go_backwards;
-  bool return_sequences;
-  bool zero_output_for_mask;
+};
+
+struct GridBackwardParams : GridCommon {
+  void* exchange;  // two buffers of gate gradients a group
+  void* partials;  // two buffers of partial sums of the gradient of h a group
+  GridBackwardDirection directions[TFL_MAX_DIRECTIONS];
 };
 
 // How many blocks of the plan's kernel the device holds at once.
 tfl_status GridResidentBlocks(const GridPlan& plan, GridDirection direction, tfl_dtype dtype,
                               int device, int* blocks);
-// params is GridForwardParams or GridBackwardParams.
-tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype dtype, void* params,
-                      cudaStream_t stream);
+// params is GridForwardParams or GridBackwardParams; the first `directions` of its directions run.
+tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype dtype,
+                      int directions, void* params, cudaStream_t stream);
 
 // The kernels themselves; one file for each type and direction.
 const void* GridForwardKernelTf32(const GridPlan& plan);
