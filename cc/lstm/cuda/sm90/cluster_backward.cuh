@@ -275,7 +275,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       const float2 before = state_before(n);
       const bool is_valid = valid[n] != 0;
       const float tanh_c = E::Tanh(c[n]);
-      const float slope_c = o * (1.0f - tanh_c * tanh_c);
+      // A masked step's gates may hold anything.
+      const float slope_c = is_valid ? o * (1.0f - tanh_c * tanh_c) : 0.0f;
       const float slope[4] = {
           is_valid ? g * i * (1.0f - i) : 0.0f, is_valid ? before.x * f * (1.0f - f) : 0.0f,
           is_valid ? i * (1.0f - g * g) : 0.0f, is_valid ? tanh_c * o * (1.0f - o) : 0.0f};
