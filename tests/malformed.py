@@ -19,6 +19,8 @@ SHAPES = {
     "initial_h": (BATCH, HIDDEN),
     "initial_c": (BATCH, HIDDEN),
     "mask": (BATCH, STEPS),
+    "dropout_mask": (4, BATCH, INPUT),
+    "recurrent_dropout_mask": (1, BATCH, HIDDEN),
 }
 GRADIENT_SHAPES = {
     "output": (BATCH, STEPS, HIDDEN),
@@ -27,8 +29,8 @@ GRADIENT_SHAPES = {
     "grad_final_h": (BATCH, HIDDEN),
     "grad_final_c": (BATCH, HIDDEN),
 }
-LISTS = {"kernel", "recurrent_kernel", "bias", "initial_h", "initial_c", "mask", "grad_final_h",
-         "grad_final_c"}  # fmt: skip
+LISTS = {"kernel", "recurrent_kernel", "bias", "initial_h", "initial_c", "mask", "dropout_mask",
+         "recurrent_dropout_mask", "grad_final_h", "grad_final_c"}  # fmt: skip
 ATTRIBUTES = {
     "time_major": False,
     "go_backwards": False,
@@ -47,6 +49,8 @@ WRONG = {
     "initial_h": [(), (4,), (2, 4), (3, 5), (4, 3), (0, 4), (3, 4, 1)],
     "initial_c": [(), (4,), (2, 4), (3, 5), (4, 3), (0, 4), (3, 4, 1)],
     "mask": [(), (3,), (5, 3), (3, 4), (3, 6), (2, 5), (0, 0), (3, 5, 1)],
+    "dropout_mask": [(), (3, 2), (2, 3, 2), (4, 2, 2), (4, 3, 3), (1, 3, 0), (8, 3, 2)],
+    "recurrent_dropout_mask": [(), (3, 4), (3, 3, 4), (1, 4, 4), (1, 3, 3), (4, 0, 4)],
 }
 GRADIENT_WRONG = {
     "output": [(), (3, 4), (3, 5, 5), (5, 3, 4), (0, 5, 4)],

@@ -22,6 +22,31 @@ ACTIVATIONS = {
 }
 
 
+def _factors(masks):
+    """The four gates' dropout masks, of [0, 1 or 4, batch, size] or None."""
+    if masks is None or len(masks) == 0:
+        return np.ones(4)
+    return masks if len(masks) == 4 else np.repeat(masks, 4, axis=0)
+
+
+def _gated(a, weights, masks):
+    """a weights, each gate's part from a times its dropout mask."""
+    parts = np.split(weights, 4, axis=1)
+    return np.concatenate(
+        [(a * m) @ w for m, w in zip(_factors(masks), parts, strict=True)], axis=1
+    )
+
+
+def _gated_gradients(a, weights, masks, dz):
+    """The gradients of `_gated` with respect to a and weights."""
+    da, dw = np.zeros(a.shape), []
+    gates = zip(_factors(masks), np.split(weights, 4, axis=1), np.split(dz, 4, axis=1), strict=True)
+    for m, w, d in gates:
+        da += (d @ w.T) * m
+        dw.append((a * m).T @ d)
+    return da, np.concatenate(dw, axis=1)
+
+
 @dataclass
 class Problem:
     """A call of the op: its inputs, batch-major, and its flags."""
@@ -33,6 +58,8 @@ class Problem:
     initial_h: np.ndarray | None = None
     initial_c: np.ndarray | None = None
     mask: np.ndarray | None = None
+    dropout_mask: np.ndarray | None = None
+    recurrent_dropout_mask: np.ndarray | None = None
     go_backwards: bool = False
     return_sequences: bool = True
     zero_output_for_mask: bool = False
@@ -64,7 +91,8 @@ class Problem:
         out, outputs = zeros, []
         self._steps = []
         for t in range(steps)[:: -1 if self.go_backwards else 1]:
-            z = self.x[:, t] @ self.kernel + h @ self.recurrent_kernel
+            z = _gated(self.x[:, t], self.kernel, self.dropout_mask)
+            z = z + _gated(h, self.recurrent_kernel, self.recurrent_dropout_mask)
             if self.bias is not None:
                 z = z + self.bias
             zi, zf, zg, zo = np.split(z, 4, axis=1)
@@ -107,16 +135,59 @@ class Problem:
                 ],
                 axis=1,
             )
-            dx[:, t] = dz @ self.kernel.T
-            dw += self.x[:, t].T @ dz
-            dr += h.T @ dz
+            dx[:, t], share = _gated_gradients(self.x[:, t], self.kernel, self.dropout_mask, dz)
+            dw += share
+            dh_before, share = _gated_gradients(
+                h, self.recurrent_kernel, self.recurrent_dropout_mask, dz
+            )
+            dr += share
             db += dz.sum(axis=0)
-            dh = np.where(valid, 0, dh) + dz @ self.recurrent_kernel.T
+            dh = np.where(valid, 0, dh) + dh_before
             dc = np.where(valid, 0, dc) + d_new_c * f
             d_out = np.where(valid | self.zero_output_for_mask, 0, d_out)
         grads = {"x": dx, "kernel": dw, "recurrent_kernel": dr, "bias": db, "initial_h": dh,
                  "initial_c": dc}  # fmt: skip
         return {name: grads[name] for name in self.present()}
+
+
+@dataclass
+class Stack:
+    """Layers of one or two directions; forward fills in x of all cells but the lowest layer's."""
+
+    layers: list[list[Problem]]
+
+    def cells(self) -> list[Problem]:
+        return [cell for layer in self.layers for cell in layer]
+
+    def forward(self) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+        """(output, final_h of every cell, final_c of every cell)."""
+        x, final_h, final_c = self.layers[0][0].x, [], []
+        for layer in self.layers:
+            outputs = []
+            for d, cell in enumerate(layer):
+                cell.x = x
+                output, h, c = cell.forward()
+                backward_sequence = d == 1 and cell.return_sequences
+                outputs.append(output[:, ::-1] if backward_sequence else output)
+                final_h.append(h)
+                final_c.append(c)
+            x = np.concatenate(outputs, axis=-1)
+        return x, final_h, final_c
+
+    def backward(self, grad_output, grads_h, grads_c) -> list[dict[str, np.ndarray]]:
+        """The gradients of every cell; x of the first is the whole stack's."""
+        self.forward()
+        grads = [None] * len(self.cells())
+        index = len(grads)
+        for layer in reversed(self.layers):
+            index -= len(layer)
+            parts = np.split(grad_output, len(layer), axis=-1)
+            for d, cell in enumerate(layer):
+                part = parts[d][:, ::-1] if d == 1 and cell.return_sequences else parts[d]
+                grads[index + d] = cell.backward(part, grads_h[index + d], grads_c[index + d])
+            grad_output = sum(grads[index + d]["x"] for d in range(len(layer)))
+        grads[0]["x"] = grad_output
+        return grads
 
 
 def relative_error(got, wanted) -> float:
@@ -181,3 +252,43 @@ def make_problem(
         mask=make_mask(mask, rng, batch, steps),
         **flags,
     )
+
+
+def make_dropout_mask(rng: np.random.Generator, count: int, batch: int, size: int) -> np.ndarray:
+    """`count` masks of rate 0.4."""
+    return (rng.random((count, batch, size)) < 0.6) / 0.6
+
+
+def make_stack(
+    rng: np.random.Generator,
+    sizes: tuple[int, ...] = (4, 3),
+    batch: int = 3,
+    steps: int = 5,
+    input_size: int = 2,
+    bidirectional: bool = False,
+    mask: str = "none",
+    masks: tuple[int, int] = (0, 0),
+    return_sequences: bool = True,
+    **options,
+) -> Stack:
+    """A stack of random cells, of hidden sizes `sizes`, with (dropout, recurrent dropout) masks."""
+    directions = 2 if bidirectional else 1
+    shared_mask = make_mask(mask, rng, batch, steps)
+    layers = []
+    for index, hidden_size in enumerate(sizes):
+        sequences = return_sequences if index + 1 == len(sizes) else True
+        layer = []
+        for d in range(directions):
+            cell = make_problem(
+                rng, batch, steps, input_size, hidden_size, return_sequences=sequences, **options
+            )
+            cell.go_backwards = cell.go_backwards or d == 1
+            cell.mask = shared_mask
+            if masks[0]:
+                cell.dropout_mask = make_dropout_mask(rng, masks[0], batch, input_size)
+            if masks[1]:
+                cell.recurrent_dropout_mask = make_dropout_mask(rng, masks[1], batch, hidden_size)
+            layer.append(cell)
+        layers.append(layer)
+        input_size = directions * hidden_size
+    return Stack(layers)

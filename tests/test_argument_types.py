@@ -86,5 +86,6 @@ def test_f1_raw_op_refuses_other_types(call, argument, dtype):
     shape = values[argument].shape
     values[argument] = tf.fill(shape, "a") if dtype == "string" else tf.zeros(shape, dtype)
     lists = {name: value if name == "x" else [value] for name, value in values.items()}
+    lists |= {"dropout_mask": [], "recurrent_dropout_mask": []}
     with pytest.raises((TypeError, AssertionError, tf.errors.InvalidArgumentError)):
         call(_loader.raw_ops().fused_lstm, **lists)

@@ -30,9 +30,9 @@ def malformed_results():
 
 # Of several arguments that disagree any may be named: a feature size is x's and kernel's alike.
 ALSO_NAMED = {
-    "x": ("kernel", "mask", "initial_h"),
-    "kernel": ("x", "recurrent_kernel"),
-    "recurrent_kernel": ("kernel", "bias", "initial_h"),
+    "x": ("kernel", "mask", "initial_h", "dropout_mask"),
+    "kernel": ("x", "recurrent_kernel", "dropout_mask"),
+    "recurrent_kernel": ("kernel", "bias", "initial_h", "recurrent_dropout_mask"),
 }
 
 
@@ -73,7 +73,8 @@ for shape, hidden, time_major in (
     values = {
         "x": tf.zeros(shape), "kernel": [tf.zeros((0, 4 * hidden))],
         "recurrent_kernel": [tf.zeros((hidden, 4 * hidden))],
-        "bias": [], "initial_h": [], "initial_c": [], "mask": [],
+        "bias": [], "initial_h": [], "initial_c": [], "mask": [], "dropout_mask": [],
+        "recurrent_dropout_mask": [],
     }
     none = tf.zeros((0,))
     gradient_values = {
@@ -119,25 +120,22 @@ def test_f1_types_that_do_not_go_together(dtypes):
     with pytest.raises(tf.errors.InvalidArgumentError, match="kernel must be"):
         raw_ops.fused_lstm(
             x=x, kernel=[kernel], recurrent_kernel=[recurrent_kernel], bias=[], initial_h=[],
-            initial_c=[], mask=[],
+            initial_c=[], mask=[], dropout_mask=[], recurrent_dropout_mask=[],
         )  # fmt: skip
     with pytest.raises(ValueError, match="kernel must be"):
         tfl.fused_lstm(x, kernel, recurrent_kernel)
 
 
-@pytest.mark.parametrize("argument", ["kernel", "bias", "mask"])
+@pytest.mark.parametrize("argument", ["bias", "mask"])
 def test_f1_lists_of_wrong_length(argument):
     raw_ops = _loader.raw_ops()
     lists = {
         "kernel": [tf.zeros((2, 16))], "recurrent_kernel": [tf.zeros((4, 16))], "bias": [],
-        "initial_h": [], "initial_c": [], "mask": [],
+        "initial_h": [], "initial_c": [], "mask": [], "dropout_mask": [],
+        "recurrent_dropout_mask": [],
     }  # fmt: skip
-    if argument == "kernel":
-        lists["kernel"] = lists["kernel"] * 2
-        lists["recurrent_kernel"] = lists["recurrent_kernel"] * 2
-    else:
-        value = tf.zeros([16]) if argument == "bias" else tf.ones((3, 5), tf.bool)
-        lists[argument] = [value, value]
+    value = tf.zeros([16]) if argument == "bias" else tf.ones((3, 5), tf.bool)
+    lists[argument] = [value, value]
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"{argument} must be"):
         raw_ops.fused_lstm(x=tf.zeros((3, 5, 2)), **lists)
 

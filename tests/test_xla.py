@@ -182,7 +182,8 @@ def test_wrong_reserve_is_refused(device, rng):
     def function(reserve):
         return raw_ops.fused_lstm_grad(
             x=x, kernel=[kernel], recurrent_kernel=[recurrent_kernel], bias=[], initial_h=[],
-            initial_c=[], mask=[], output=output.output, reserve=reserve,
+            initial_c=[], mask=[], dropout_mask=[], recurrent_dropout_mask=[],
+            output=output.output, reserve=reserve,
             grad_output=output.output, grad_final_h=[output.final_h],
             grad_final_c=[output.final_c],
         )[0]  # fmt: skip

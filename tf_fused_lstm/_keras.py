@@ -29,6 +29,14 @@ try:
 except (ImportError, AttributeError):
     _autocast_scope = None
 
+try:
+    if USES_TF_KERAS:
+        _global_state = None
+    else:
+        from keras.src.backend.common import global_state as _global_state
+except ImportError:
+    _global_state = None
+
 
 def without_autocast() -> AbstractContextManager[Any]:
     """A scope in which Keras variables read as they are stored, not in the compute dtype."""
@@ -41,3 +49,12 @@ def keras_chooses_jit() -> bool:
     while frame is not None and frame.f_code.co_name != "_resolve_auto_jit_compile":
         frame = frame.f_back
     return frame is not None
+
+
+def calling_layer(layer: Any) -> Any:
+    """The Keras 3 layer whose call is calling `layer`, which is being called; None if unknown."""
+    if _global_state is None:
+        return None
+    scopes = _global_state.get_global_attribute("name_scope_stack") or []
+    callers = [getattr(scope, "caller", None) for scope in scopes[-2:]]
+    return callers[0] if len(callers) == 2 and callers[1] is layer else None

@@ -7,7 +7,7 @@ library or its XLA kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import tensorflow as tf
 
@@ -24,33 +24,73 @@ class Attributes:
     zero_output_for_mask: bool
     activation: str
     recurrent_activation: str
+    bidirectional: bool = False
+
+
+Tensors = Sequence[tf.Tensor]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs that FusedLSTM and FusedLSTMGrad share; None where the op has no tensor."""
+    """The inputs that FusedLSTM and FusedLSTMGrad share, in the op's order.
+
+    A sequence holds one tensor a cell (a direction of a layer), or none.
+    """
 
     x: tf.Tensor
+    kernel: Tensors
+    recurrent_kernel: Tensors
+    bias: Tensors = ()
+    initial_h: Tensors = ()
+    initial_c: Tensors = ()
+    mask: Tensors = ()
+    dropout_mask: Tensors = ()
+    recurrent_dropout_mask: Tensors = ()
+
+    def differentiable(self) -> list[tf.Tensor]:
+        """Those that are there and have a gradient, in the op's order."""
+        return [
+            self.x, *self.kernel, *self.recurrent_kernel, *self.bias, *self.initial_h,
+            *self.initial_c,
+        ]  # fmt: skip
+
+    def constants(self) -> list[tf.Tensor]:
+        """Those after them in the op's order, which have no gradient."""
+        return [*self.mask, *self.dropout_mask, *self.recurrent_dropout_mask]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One direction of a layer; tensors in the type that is computed in, None where absent."""
+
     kernel: tf.Tensor
     recurrent_kernel: tf.Tensor
     bias: tf.Tensor | None
     initial_h: tf.Tensor | None
     initial_c: tf.Tensor | None
-    mask: tf.Tensor | None
+    dropout_mask: tf.Tensor | None
+    recurrent_dropout_mask: tf.Tensor | None
 
-    def differentiable(self) -> list[tf.Tensor]:
-        """Those that are there and have a gradient, in the op's order."""
-        tensors = (
-            self.x, self.kernel, self.recurrent_kernel, self.bias, self.initial_h, self.initial_c
-        )  # fmt: skip
-        return [t for t in tensors if t is not None]
+    @classmethod
+    def of(cls, inputs: Inputs, index: int, dtype: tf.DType) -> _Cell:
+        names = (field.name for field in fields(cls))
+        return cls(
+            **{
+                name: tf.cast(getattr(inputs, name)[index], dtype)
+                if getattr(inputs, name)
+                else None
+                for name in names
+            }
+        )
 
 
 def _swap_batch_and_steps(tensor: tf.Tensor) -> tf.Tensor:
     return tf.transpose(tensor, [1, 0, *range(2, tensor.shape.rank)])
 
 
-def lstm(inputs: Inputs, attributes: Attributes) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def lstm(
+    inputs: Inputs, attributes: Attributes
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
     """Runs the LSTM of cc/ops/fused_lstm_ops.cc; returns (output, final_h, final_c).
 
     Half and bfloat16 inputs are computed in float32.
@@ -58,40 +98,72 @@ def lstm(inputs: Inputs, attributes: Attributes) -> tuple[tf.Tensor, tf.Tensor, 
     dtype = inputs.x.dtype
     wide = tf.float32 if dtype.size == 2 else dtype
     x = tf.cast(inputs.x, wide)
-    mask = inputs.mask
+    mask = inputs.mask[0] if inputs.mask else None
     if not attributes.time_major:
         x = _swap_batch_and_steps(x)
         mask = None if mask is None else _swap_batch_and_steps(mask)
-    if attributes.go_backwards:
+    directions = 2 if attributes.bidirectional else 1
+    final_h, final_c = [], []
+    for first in range(0, len(inputs.kernel), directions):
+        is_last = first + directions == len(inputs.kernel)
+        sequences, lasts = [], []
+        for index in range(first, first + directions):
+            cell = _Cell.of(inputs, index, wide)
+            backwards = attributes.go_backwards or index > first
+            sequence, last, h, c = _run_cell(cell, x, mask, backwards, attributes)
+            sequences.append(tf.reverse(sequence, [0]) if index > first else sequence)
+            lasts.append(last)
+            final_h.append(tf.cast(h, dtype))
+            final_c.append(tf.cast(c, dtype))
+        x = tf.concat(sequences, -1)
+        if is_last and not attributes.return_sequences:
+            return tf.cast(tf.concat(lasts, -1), dtype), final_h, final_c
+    output = x if attributes.time_major else _swap_batch_and_steps(x)
+    return tf.cast(output, dtype), final_h, final_c
+
+
+def _gate_factors(masks: tf.Tensor | None) -> tf.Tensor | None:
+    """Dropout masks, [0, 1 or 4, batch, size], as one for each gate; None for none."""
+    if masks is None or masks.shape[0] == 0:
+        return None
+    if masks.shape[0] == 4:
+        return masks
+    all_masks = tf.concat([masks, tf.ones([1, *tf.unstack(tf.shape(masks)[1:])], masks.dtype)], 0)
+    indices = tf.minimum(tf.range(4), tf.maximum(tf.shape(masks)[0] - 1, 0))
+    return tf.gather(all_masks, indices)
+
+
+def _gated_product(a: tf.Tensor, weights: tf.Tensor, factors: tf.Tensor | None) -> tf.Tensor:
+    """a weights, each gate's columns from a times its factors. a: [..., batch, size]."""
+    if factors is None:
+        return tf.einsum("...bi,ij->...bj", a, weights)
+    parts = tf.split(weights, 4, axis=-1)
+    return tf.concat(
+        [
+            tf.einsum("...bi,ij->...bj", a * factor, part)
+            for factor, part in zip(tf.unstack(factors, 4), parts, strict=True)
+        ],
+        -1,
+    )
+
+
+def _run_cell(
+    cell: _Cell, x: tf.Tensor, mask: tf.Tensor | None, backwards: bool, attributes: Attributes
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """A cell over time-major x: (outputs in processing order, the last one, h, c)."""
+    if backwards:
         x = tf.reverse(x, [0])
         mask = None if mask is None else tf.reverse(mask, [0])
-    recurrent_kernel = tf.cast(inputs.recurrent_kernel, wide)
-    z = tf.einsum("tbi,ij->tbj", x, tf.cast(inputs.kernel, wide))
-    if inputs.bias is not None:
-        z += tf.cast(inputs.bias, wide)
+    recurrent_kernel = cell.recurrent_kernel
+    z = _gated_product(x, cell.kernel, _gate_factors(cell.dropout_mask))
+    if cell.bias is not None:
+        z += cell.bias
     hidden_size = recurrent_kernel.shape[0] or tf.shape(recurrent_kernel)[0]
-    zeros = tf.zeros([tf.shape(x)[1], hidden_size], wide)
-    h = zeros if inputs.initial_h is None else tf.cast(inputs.initial_h, wide)
-    c = zeros if inputs.initial_c is None else tf.cast(inputs.initial_c, wide)
+    zeros = tf.zeros([tf.shape(x)[1], hidden_size], x.dtype)
+    h = zeros if cell.initial_h is None else cell.initial_h
+    c = zeros if cell.initial_c is None else cell.initial_c
+    factors = _gate_factors(cell.recurrent_dropout_mask)
 
-    outputs, last, h, c = _loop(z, h, c, zeros, recurrent_kernel, mask, attributes)
-    if attributes.return_sequences:
-        output = outputs if attributes.time_major else _swap_batch_and_steps(outputs)
-    else:
-        output = last
-    return tf.cast(output, dtype), tf.cast(h, dtype), tf.cast(c, dtype)
-
-
-def _loop(
-    z: tf.Tensor,
-    h: tf.Tensor,
-    c: tf.Tensor,
-    zeros: tf.Tensor,
-    recurrent_kernel: tf.Tensor,
-    mask: tf.Tensor | None,
-    attributes: Attributes,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The recurrence over time-major z, in processing order: (outputs, last output, h, c)."""
     activation = function_of(attributes.activation)
     recurrent_activation = function_of(attributes.recurrent_activation)
     steps = tf.shape(z)[0]
@@ -105,10 +177,8 @@ def _loop(
     )
     outputs = outputs.write(0, zeros)
 
-    def step(
-        t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, output: tf.Tensor, outputs: tf.TensorArray
-    ) -> tuple[tf.Tensor | tf.TensorArray, ...]:
-        gates = z_steps.read(t) + tf.linalg.matmul(h, recurrent_kernel)
+    def step(t, h, c, output, outputs):
+        gates = z_steps.read(t) + _gated_product(h, recurrent_kernel, factors)
         i, f, g, o = tf.split(gates, 4, axis=-1)
         new_c = recurrent_activation(f) * c + recurrent_activation(i) * activation(g)
         new_h = recurrent_activation(o) * activation(new_c)
@@ -138,12 +208,14 @@ def gradient(
     Args:
         inputs: What `lstm` was called with.
         attributes: Likewise.
-        grad_outputs: The gradients of the loss with respect to output, final_h and final_c.
+        grad_outputs: The gradients of the loss with respect to output, to final_h of every cell
+            and to final_c of every cell.
     """
     sources = inputs.differentiable()
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)
-        outputs = lstm(inputs, attributes)
+        output, final_h, final_c = lstm(inputs, attributes)
+        outputs = [output, *final_h, *final_c]
     return tape.gradient(
         outputs, sources, output_gradients=list(grad_outputs), unconnected_gradients="zero"
     )

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_fused_lstm import _tensorflow, composite
 from tf_fused_lstm.ops import list_arguments, raw_ops_here
 
+_OPTIONAL = ("bias", "initial_h", "initial_c", "mask", "dropout_mask", "recurrent_dropout_mask")
 _ATTRIBUTES = tuple(field.name for field in dataclasses.fields(composite.Attributes))
 
 
@@ -29,23 +30,20 @@ def _inputs(op: Any) -> tuple[composite.Inputs, list[tf.Tensor]]:
     """The op's shared inputs, and the inputs after them."""
     rest = list(op.inputs)
 
-    def optional(count: str) -> tf.Tensor | None:
-        return rest.pop(0) if op.get_attr(count) else None
+    def take(count: str) -> list[tf.Tensor]:
+        return [rest.pop(0) for _ in range(op.get_attr(count))]
 
     inputs = composite.Inputs(
         x=rest.pop(0),
-        kernel=rest.pop(0),
-        recurrent_kernel=rest.pop(0),
-        bias=optional("num_bias"),
-        initial_h=optional("num_initial_h"),
-        initial_c=optional("num_initial_c"),
-        mask=optional("num_mask"),
+        kernel=take("N"),
+        recurrent_kernel=take("N"),
+        **{name: take(f"num_{name}") for name in _OPTIONAL},
     )
     return inputs, rest
 
 
-def _no_gradient_for_mask(inputs: composite.Inputs) -> list[None]:
-    return [] if inputs.mask is None else [None]
+def _no_gradients(inputs: composite.Inputs) -> list[None]:
+    return [None] * len(inputs.constants())
 
 
 @tf.RegisterGradient("FusedLSTM")
@@ -53,28 +51,29 @@ def _fused_lstm_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tensor | 
     """Calls FusedLSTMGrad. `grads`: of output, final_h, final_c, and None for the reserve."""
     inputs, _ = _inputs(op)
     attributes = _attributes(op)
-    output, final_h, final_c, reserve = op.outputs
+    *outputs, reserve = op.outputs
     grad_outputs = [
         tf.zeros_like(value) if grad is None else tf.convert_to_tensor(grad)
-        for value, grad in zip((output, final_h, final_c), grads, strict=False)
+        for value, grad in zip(outputs, grads, strict=False)
     ]
     raw_ops = raw_ops_here()
     if raw_ops is None:
         results = composite.gradient(inputs, attributes, grad_outputs)
-        return [*results, *_no_gradient_for_mask(inputs)]
+        return [*results, *_no_gradients(inputs)]
+    cells = len(inputs.kernel)
     if not op.get_attr("training"):
         _tensorflow.keep_reserve(op)
     grad_x, *lists = raw_ops.fused_lstm_grad(
         **list_arguments(inputs),
-        output=output,
+        output=outputs[0],
         reserve=reserve,
         grad_output=grad_outputs[0],
-        grad_final_h=[grad_outputs[1]],
-        grad_final_c=[grad_outputs[2]],
+        grad_final_h=grad_outputs[1 : 1 + cells],
+        grad_final_c=grad_outputs[1 + cells :],
         **vars(attributes),
     )
     return [grad_x, *(tensor for tensors in lists for tensor in tensors),
-            *_no_gradient_for_mask(inputs)]  # fmt: skip
+            *_no_gradients(inputs)]  # fmt: skip
 
 
 @tf.RegisterGradient("FusedLSTMGrad")
@@ -93,7 +92,7 @@ def _fused_lstm_grad_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tens
     sources = [*inputs.differentiable(), *grad_outputs]
     results = _second_order(inputs, attributes, grad_outputs, weights, sources)
     count = len(sources) - len(grad_outputs)
-    return [*results[:count], *_no_gradient_for_mask(inputs), None, None, *results[count:]]
+    return [*results[:count], *_no_gradients(inputs), None, None, *results[count:]]
 
 
 def _second_order(

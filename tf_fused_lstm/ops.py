@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite
@@ -17,14 +18,16 @@ class FusedLSTMOutput(NamedTuple):
 
     Attributes:
         output: `[batch, steps, hidden_size]`, `[steps, batch, hidden_size]` if `time_major`, or
-            `[batch, hidden_size]` without `return_sequences`.
-        final_h: `[batch, hidden_size]`.
-        final_c: `[batch, hidden_size]`.
+            `[batch, hidden_size]` without `return_sequences`. Of two directions
+            `2 * hidden_size`: the output of the second one, at the steps whose x it read, is the
+            latter half.
+        final_h: `[batch, hidden_size]`, or a list of one for each kernel where those are a list.
+        final_c: Likewise.
     """
 
     output: tf.Tensor
-    final_h: tf.Tensor
-    final_c: tf.Tensor
+    final_h: tf.Tensor | list[tf.Tensor]
+    final_c: tf.Tensor | list[tf.Tensor]
 
 
 def _weight_dtype(x: tf.Tensor, kernel: Any) -> tf.DType:
@@ -37,6 +40,37 @@ def _weight_dtype(x: tf.Tensor, kernel: Any) -> tf.DType:
     return tf.float32 if is_float32 else x_dtype
 
 
+def _is_list(kernel: Any) -> bool:
+    """Whether it is a list of kernels, not of the numbers of one."""
+    if not isinstance(kernel, (list, tuple)) or not kernel:
+        return False
+    shape = getattr(kernel[0], "shape", None)
+    rank = np.ndim(kernel[0]) if shape is None else tf.TensorShape(shape).rank
+    return rank != 1
+
+
+def _cells(name: str, value: Any, count: int | None) -> list[Any]:
+    """An argument as a list, of `count` tensors where there must be a list; none for None.
+
+    Of kernel itself, which decides it, count is None.
+    """
+    if name == "kernel":
+        return list(value) if _is_list(value) else [value]
+    if value is None and name != "recurrent_kernel":
+        return []
+    if count is None:
+        return [value]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(
+            f"{name} must be a list of {count} tensors, as kernel is, got a {type(value).__name__}"
+        )
+    if len(value) != count:
+        raise ValueError(
+            f"{name} must be a list of {count} tensors, as kernel is, got {len(value)}"
+        )
+    return list(value)
+
+
 @tf.autograph.experimental.do_not_convert
 def fused_lstm(
     x: Any,
@@ -47,19 +81,28 @@ def fused_lstm(
     initial_h: Any = None,
     initial_c: Any = None,
     mask: Any = None,
+    dropout_mask: Any = None,
+    recurrent_dropout_mask: Any = None,
     time_major: bool = False,
     go_backwards: bool = False,
+    bidirectional: bool = False,
     activation: str | Callable[..., Any] | None = "tanh",
     recurrent_activation: str | Callable[..., Any] | None = "sigmoid",
     return_sequences: bool = True,
     zero_output_for_mask: bool = False,
     training: bool | None = None,
 ) -> FusedLSTMOutput:
-    """Runs a whole LSTM layer over time, in one op.
+    """Runs a whole LSTM over time, in one op: a layer, both directions of one, or several layers.
 
     At every step, `z = x_t kernel + h recurrent_kernel + bias`, its last axis in Keras's gate
     order i, f, c, o; `i, f, o = recurrent_activation(z)`, `g = activation(z)`;
     `c = f c + i g`; `h = o activation(c)` (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
+
+    For several cells, `kernel` is a list of one for each: those of the lowest layer first, and
+    with `bidirectional` two a layer, first that of the direction that runs forward in time. The
+    other arguments that a cell has of its own are lists of the same length then. Layers may differ
+    in hidden_size. A layer reads the whole output of the one below, so that its input_size is that
+    output's last dimension.
 
     Args:
         x: The input, `[batch, steps, input_size]`, or `[steps, batch, input_size]` if
@@ -72,13 +115,22 @@ def fused_lstm(
         initial_c: Likewise.
         mask: `[batch, steps]`, or `[steps, batch]` if `time_major`; bool, or numbers of which 0
             is False. At a False step h and c keep their values, and the output repeats that of
-            the step before (zeros before the first True). Default: all True.
+            the step before (zeros before the first True). Default: all True. In every layer.
+        dropout_mask: Factors of the cell's input, the same at all steps, such as 0 and
+            `1 / (1 - rate)`: `[1, batch, input_size]`, or `[4, batch, input_size]` with one for
+            each gate i, f, c, o, of x's dtype. In a list, `[0, batch, input_size]` is none.
+            Default: none. Masks have no gradient (Gal and Ghahramani 2016).
+        recurrent_dropout_mask: Likewise `[1 or 4, batch, hidden_size]`, factors of h where it
+            meets recurrent_kernel; output and states are not dropped.
         time_major: The layout of x, mask and output.
         go_backwards: Run from the last step to the first. The output stays in processing order.
+            In every layer.
+        bidirectional: Every layer has two cells, of which the second runs backward in time. Not
+            with go_backwards.
         activation: tanh, sigmoid, hard_sigmoid, relu or linear, as a name or as Keras's or
             TensorFlow's function.
         recurrent_activation: Likewise.
-        return_sequences: Give the output of every step, not only of the last.
+        return_sequences: Give the (last layer's) output of every step, not only of the last.
         zero_output_for_mask: The output of a False step is zero.
         training: Keep what the gradient needs. None, the default, keeps it exactly when a
             GradientTape watches an argument, or a gradient of the traced function is built.
@@ -93,15 +145,34 @@ def fused_lstm(
         tf.errors.InvalidArgumentError: An argument has a wrong shape.
     """
     x = to_float("x", x)
-    weight_dtype = _weight_dtype(x, kernel)
+    is_list = _is_list(kernel)
+    kernels = _cells("kernel", kernel, None)
+    if bidirectional and len(kernels) % 2:
+        raise ValueError(
+            f"kernel must be a list of two kernels a layer with bidirectional, got {len(kernels)}"
+        )
+    if bidirectional and go_backwards:
+        raise ValueError("go_backwards must be False with bidirectional, got True")
+    weight_dtype = _weight_dtype(x, kernels[0])
+    count = len(kernels) if is_list else None
+
+    def cells(name: str, value: Any, dtype: tf.DType) -> list[tf.Tensor]:
+        values = _cells(name, value, count)
+        return [
+            to_dtype(f"{name}[{i}]" if is_list else name, cell, dtype)
+            for i, cell in enumerate(values)
+        ]
+
     inputs = composite.Inputs(
         x=x,
-        kernel=to_dtype("kernel", kernel, weight_dtype),
-        recurrent_kernel=to_dtype("recurrent_kernel", recurrent_kernel, weight_dtype),
-        bias=None if bias is None else to_dtype("bias", bias, weight_dtype),
-        initial_h=None if initial_h is None else to_dtype("initial_h", initial_h, x.dtype),
-        initial_c=None if initial_c is None else to_dtype("initial_c", initial_c, x.dtype),
-        mask=None if mask is None else to_mask("mask", mask),
+        kernel=cells("kernel", kernel, weight_dtype),
+        recurrent_kernel=cells("recurrent_kernel", recurrent_kernel, weight_dtype),
+        bias=cells("bias", bias, weight_dtype),
+        initial_h=cells("initial_h", initial_h, x.dtype),
+        initial_c=cells("initial_c", initial_c, x.dtype),
+        mask=[] if mask is None else [to_mask("mask", mask)],
+        dropout_mask=cells("dropout_mask", dropout_mask, x.dtype),
+        recurrent_dropout_mask=cells("recurrent_dropout_mask", recurrent_dropout_mask, x.dtype),
     )
     attributes = composite.Attributes(
         time_major=time_major,
@@ -112,8 +183,12 @@ def fused_lstm(
         recurrent_activation=activations.required_name_of(
             "recurrent_activation", recurrent_activation
         ),
+        bidirectional=bidirectional,
     )
-    return run(inputs, attributes, training)
+    output, final_h, final_c = run(inputs, attributes, training)
+    if is_list:
+        return FusedLSTMOutput(output, final_h, final_c)
+    return FusedLSTMOutput(output, final_h[0], final_c[0])
 
 
 def raw_ops_here() -> ModuleType | None:
@@ -124,34 +199,21 @@ def raw_ops_here() -> ModuleType | None:
     return None if _tensorflow.in_xla_context() and not _xla.available() else raw_ops
 
 
-def as_list(tensor: tf.Tensor | None) -> list[tf.Tensor]:
-    """An optional tensor in the op's form: a list of no or one tensor."""
-    return [] if tensor is None else [tensor]
-
-
 def list_arguments(inputs: composite.Inputs) -> dict[str, Any]:
     """The inputs as keyword arguments of the raw ops."""
-    return {
-        "x": inputs.x,
-        "kernel": [inputs.kernel],
-        "recurrent_kernel": [inputs.recurrent_kernel],
-        "bias": as_list(inputs.bias),
-        "initial_h": as_list(inputs.initial_h),
-        "initial_c": as_list(inputs.initial_c),
-        "mask": as_list(inputs.mask),
-    }
+    return {name: value if name == "x" else list(value) for name, value in vars(inputs).items()}
 
 
 def run(
     inputs: composite.Inputs, attributes: composite.Attributes, training: bool | None
-) -> FusedLSTMOutput:
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
     """`fused_lstm` for converted arguments: the op, or ordinary ops where it cannot run."""
     raw_ops = raw_ops_here()
     if raw_ops is None:
-        return FusedLSTMOutput(*composite.lstm(inputs, attributes))
+        return composite.lstm(inputs, attributes)
     if training is None:
         training = _tensorflow.gradient_is_recorded(inputs.differentiable())
-    output, (final_h,), (final_c,), _ = raw_ops.fused_lstm(
+    output, final_h, final_c, _ = raw_ops.fused_lstm(
         **list_arguments(inputs), **vars(attributes), training=training
     )
-    return FusedLSTMOutput(output, final_h, final_c)
+    return output, list(final_h), list(final_c)

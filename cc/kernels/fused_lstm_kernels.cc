@@ -1,6 +1,9 @@
 // FusedLSTM and FusedLSTMGrad on CPU and GPU: check, allocate, call the core.
+#include <vector>
+
 #include "cc/kernels/device.h"
 #include "cc/kernels/lstm_call.h"
+#include "cc/kernels/lstm_stack.h"
 #include "tensorflow/core/framework/kernel_def_builder.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
@@ -19,16 +22,41 @@ absl::Status AllocateBytes(OpKernelContext* ctx, int64_t bytes, Tensor* tensor) 
   return ctx->allocate_temp(tensorflow::DT_UINT8, TensorShape({bytes}), tensor);
 }
 
-absl::Status AllocateOutput(OpKernelContext* ctx, const char* name, const TensorShape& shape,
-                            void** data) {
+// Tensor `index` of output list `name`; null where the list is empty.
+absl::Status AllocateOutput(OpKernelContext* ctx, const char* name, size_t index,
+                            const TensorShape& shape, void** data) {
   OpOutputList list;
   TF_RETURN_IF_ERROR(ctx->output_list(name, &list));
   *data = nullptr;
   if (list.size() == 0) return absl::OkStatus();
   Tensor* tensor = nullptr;
-  TF_RETURN_IF_ERROR(list.allocate(0, shape, &tensor));
+  TF_RETURN_IF_ERROR(list.allocate(static_cast<int>(index), shape, &tensor));
   *data = tensor->data();
   return absl::OkStatus();
+}
+
+template <typename Device>
+absl::Status MakePlan(const Device& device, const StackSpec& spec, StackPlan* plan) {
+  return ToStatus(PlanStack(
+      spec,
+      [&](const tfl_lstm_spec& layer, tfl_lstm_sizes* sizes) { return device.Sizes(layer, sizes); },
+      plan));
+}
+
+template <typename Device>
+absl::Status RunForward(const Device& device, const StackSpec& spec, const StackPlan& plan,
+                        const StackForward& call) {
+  return ToStatus(RunStackForward(
+      spec, plan, call,
+      [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
+          const tfl_lstm_outputs& outputs) { return device.Forward(layer, inputs, outputs); }));
+}
+
+void SetForAll(StackSpec* spec, bool training) {
+  for (tfl_lstm_spec& layer : *spec) {
+    layer.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+    layer.training = layer.training || training;
+  }
 }
 
 template <typename Device>
@@ -40,23 +68,30 @@ class FusedLSTMOp : public OpKernel {
 
  private:
   absl::Status Run(OpKernelContext* ctx) const {
-    tfl_lstm_spec spec;
-    tfl_lstm_inputs inputs;
-    TF_RETURN_IF_ERROR(call_.Describe(ctx, &spec, &inputs));
-    spec.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+    StackSpec spec;
+    StackForward call;
+    TF_RETURN_IF_ERROR(call_.Describe(ctx, &spec, &call.inputs));
+    SetForAll(&spec, false);
     const Device device(ctx);
-    tfl_lstm_sizes sizes;
-    TF_RETURN_IF_ERROR(ToStatus(device.Sizes(spec, &sizes)));
-    tfl_lstm_outputs outputs = {};
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "output", OutputShape(spec), &outputs.output));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_h", StateShape(spec), &outputs.final_h[0]));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_c", StateShape(spec), &outputs.final_c[0]));
+    StackPlan plan;
+    TF_RETURN_IF_ERROR(MakePlan(device, spec, &plan));
+    call.outputs.assign(spec.size(), {});
     TF_RETURN_IF_ERROR(
-        AllocateOutput(ctx, "reserve", TensorShape({sizes.reserve_bytes}), &outputs.reserve));
+        AllocateOutput(ctx, "output", 0, OutputShape(spec.back()), &call.outputs.back().output));
+    const size_t directions = spec[0].num_directions;
+    for (size_t cell = 0; cell < spec.size() * directions; ++cell) {
+      const size_t layer = cell / directions, d = cell % directions;
+      const TensorShape state = StateShape(spec[layer]);
+      tfl_lstm_outputs& outputs = call.outputs[layer];
+      TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_h", cell, state, &outputs.final_h[d]));
+      TF_RETURN_IF_ERROR(AllocateOutput(ctx, "final_c", cell, state, &outputs.final_c[d]));
+    }
+    TF_RETURN_IF_ERROR(
+        AllocateOutput(ctx, "reserve", 0, TensorShape({plan.reserve_bytes}), &call.reserve));
     Tensor workspace;
-    TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.forward_workspace_bytes, &workspace));
-    outputs.workspace = workspace.data();
-    return ToStatus(device.Forward(spec, inputs, outputs));
+    TF_RETURN_IF_ERROR(AllocateBytes(ctx, plan.forward_workspace_bytes, &workspace));
+    call.workspace = workspace.data();
+    return RunForward(device, spec, plan, call);
   }
 
   const LstmCall call_;
@@ -71,68 +106,95 @@ class FusedLSTMGradOp : public OpKernel {
 
  private:
   absl::Status Run(OpKernelContext* ctx) const {
-    tfl_lstm_spec spec;
-    tfl_lstm_inputs inputs;
-    tfl_lstm_saved saved;
-    TF_RETURN_IF_ERROR(call_.Describe(ctx, &spec, &inputs));
-    spec.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
-    spec.training = true;
-    TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx, spec, &saved));
+    StackSpec spec;
+    StackBackward call;
+    TF_RETURN_IF_ERROR(call_.Describe(ctx, &spec, &call.inputs));
+    SetForAll(&spec, true);
+    TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx, spec, &call.saved));
     const Device device(ctx);
-    tfl_lstm_sizes sizes;
-    TF_RETURN_IF_ERROR(ToStatus(device.Sizes(spec, &sizes)));
+    StackPlan plan;
+    TF_RETURN_IF_ERROR(MakePlan(device, spec, &plan));
 
-    Tensor output, reserve;  // of a forward pass run again; alive until backward is queued
+    Forward again;  // alive until backward is queued
     const Tensor* given = nullptr;
     TF_RETURN_IF_ERROR(ctx->input("reserve", &given));
     bool keeps = false;
-    TF_RETURN_IF_ERROR(CheckReserve(given->shape(), sizes, &keeps));
+    TF_RETURN_IF_ERROR(CheckReserve(given->shape(), plan, &keeps));
     if (keeps) {
-      saved.reserve = given->data();
+      call.reserve = given->data();
     } else {
-      TF_RETURN_IF_ERROR(RunForward(ctx, device, spec, sizes, inputs, &output, &reserve));
-      saved.output = output.data();
-      saved.reserve = reserve.data();
+      TF_RETURN_IF_ERROR(again.Run(ctx, device, spec, plan, call.inputs));
+      call.saved.back().output = again.output.data();
+      call.reserve = again.reserve.data();
     }
 
-    tfl_lstm_gradients gradients = {};
-    const int64_t gates = 4 * spec.hidden_size;
-    const TensorShape state = StateShape(spec);
-    TF_RETURN_IF_ERROR(
-        AllocateOutput(ctx, "grad_x", RowsShape(spec, spec.input_size), &gradients.grad_x));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_kernel", TensorShape({spec.input_size, gates}),
-                                      &gradients.grad_kernel[0]));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_recurrent_kernel",
-                                      TensorShape({spec.hidden_size, gates}),
-                                      &gradients.grad_recurrent_kernel[0]));
-    TF_RETURN_IF_ERROR(
-        AllocateOutput(ctx, "grad_bias", TensorShape({gates}), &gradients.grad_bias[0]));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_initial_h", state, &gradients.grad_initial_h[0]));
-    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_initial_c", state, &gradients.grad_initial_c[0]));
+    call.gradients.assign(spec.size(), {});
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_x", 0, RowsShape(spec[0], spec[0].input_size),
+                                      &call.gradients[0].grad_x));
+    const size_t directions = spec[0].num_directions;
+    for (size_t cell = 0; cell < spec.size() * directions; ++cell) {
+      TF_RETURN_IF_ERROR(AllocateCell(ctx, spec[cell / directions], cell, cell % directions,
+                                      &call.gradients[cell / directions]));
+    }
     Tensor workspace;
-    TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.backward_workspace_bytes, &workspace));
-    gradients.workspace = workspace.data();
-    return ToStatus(device.Backward(spec, inputs, saved, gradients));
+    TF_RETURN_IF_ERROR(AllocateBytes(ctx, plan.backward_workspace_bytes, &workspace));
+    call.workspace = workspace.data();
+    return ToStatus(
+        RunStackBackward(spec, plan, call,
+                         [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
+                             const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) {
+                           return device.Backward(layer, inputs, saved, gradients);
+                         }));
   }
 
-  static absl::Status RunForward(OpKernelContext* ctx, const Device& device,
-                                 const tfl_lstm_spec& spec, const tfl_lstm_sizes& sizes,
-                                 const tfl_lstm_inputs& inputs, Tensor* output, Tensor* reserve) {
-    const tensorflow::DataType type = ctx->input_dtype(0);
-    Tensor final_h, final_c, workspace;
-    TF_RETURN_IF_ERROR(ctx->allocate_temp(type, OutputShape(spec), output));
-    TF_RETURN_IF_ERROR(ctx->allocate_temp(type, StateShape(spec), &final_h));
-    TF_RETURN_IF_ERROR(ctx->allocate_temp(type, StateShape(spec), &final_c));
-    TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.reserve_bytes, reserve));
-    TF_RETURN_IF_ERROR(AllocateBytes(ctx, sizes.forward_workspace_bytes, &workspace));
-    tfl_lstm_outputs outputs = {};
-    outputs.output = output->data();
-    outputs.final_h[0] = final_h.data();
-    outputs.final_c[0] = final_c.data();
-    outputs.reserve = reserve->data();
-    outputs.workspace = workspace.data();
-    return ToStatus(device.Forward(spec, inputs, outputs));
+  static absl::Status AllocateCell(OpKernelContext* ctx, const tfl_lstm_spec& spec, size_t cell,
+                                   size_t direction, tfl_lstm_gradients* gradients) {
+    const int64_t gates = 4 * spec.hidden_size;
+    const TensorShape state = StateShape(spec);
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_kernel", cell,
+                                      TensorShape({spec.input_size, gates}),
+                                      &gradients->grad_kernel[direction]));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_recurrent_kernel", cell,
+                                      TensorShape({spec.hidden_size, gates}),
+                                      &gradients->grad_recurrent_kernel[direction]));
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, "grad_bias", cell, TensorShape({gates}),
+                                      &gradients->grad_bias[direction]));
+    TF_RETURN_IF_ERROR(
+        AllocateOutput(ctx, "grad_initial_h", cell, state, &gradients->grad_initial_h[direction]));
+    return AllocateOutput(ctx, "grad_initial_c", cell, state,
+                          &gradients->grad_initial_c[direction]);
   }
+
+  // The forward pass run again for its output and reserve.
+  struct Forward {
+    Tensor output, reserve, workspace;
+    std::vector<Tensor> states;
+
+    absl::Status Run(OpKernelContext* ctx, const Device& device, const StackSpec& spec,
+                     const StackPlan& plan, const std::vector<tfl_lstm_inputs>& inputs) {
+      const tensorflow::DataType type = ctx->input_dtype(0);
+      StackForward call;
+      call.inputs = inputs;
+      call.outputs.assign(spec.size(), {});
+      TF_RETURN_IF_ERROR(ctx->allocate_temp(type, OutputShape(spec.back()), &output));
+      call.outputs.back().output = output.data();
+      for (size_t layer = 0; layer < spec.size(); ++layer) {
+        tfl_lstm_outputs& outputs = call.outputs[layer];
+        for (int d = 0; d < spec[layer].num_directions; ++d) {
+          for (void** state : {&outputs.final_h[d], &outputs.final_c[d]}) {
+            states.emplace_back();
+            TF_RETURN_IF_ERROR(ctx->allocate_temp(type, StateShape(spec[layer]), &states.back()));
+            *state = states.back().data();
+          }
+        }
+      }
+      TF_RETURN_IF_ERROR(AllocateBytes(ctx, plan.reserve_bytes, &reserve));
+      TF_RETURN_IF_ERROR(AllocateBytes(ctx, plan.forward_workspace_bytes, &workspace));
+      call.reserve = reserve.data();
+      call.workspace = workspace.data();
+      return RunForward(device, spec, plan, call);
+    }
+  };
 
   const LstmCall call_;
 };

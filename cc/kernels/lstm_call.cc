@@ -1,6 +1,7 @@
 #include "cc/kernels/lstm_call.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -43,7 +44,7 @@ absl::Status GetFlag(OpKernelConstruction* ctx, const char* name, Value* flag) {
   return absl::OkStatus();
 }
 
-absl::Status ReadAttributes(OpKernelConstruction* ctx, tfl_lstm_spec* spec) {
+absl::Status ReadAttributes(OpKernelConstruction* ctx, tfl_lstm_spec* spec, size_t* cells) {
   DataType type, weight_type;
   TF_RETURN_IF_ERROR(ctx->GetAttr("T", &type));
   TF_RETURN_IF_ERROR(ctx->GetAttr("W", &weight_type));
@@ -55,41 +56,60 @@ absl::Status ReadAttributes(OpKernelConstruction* ctx, tfl_lstm_spec* spec) {
         absl::StrCat("kernel must be ", tensorflow::DataTypeString(type), narrow ? " or float" : "",
                      " like x, got ", tensorflow::DataTypeString(weight_type)));
   }
-  int cells = 0;
-  TF_RETURN_IF_ERROR(ctx->GetAttr("N", &cells));
-  if (cells != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("kernel must be 1 tensor, got ", cells));
+  bool bidirectional = false;
+  int count = 0;
+  TF_RETURN_IF_ERROR(ctx->GetAttr("bidirectional", &bidirectional));
+  TF_RETURN_IF_ERROR(ctx->GetAttr("N", &count));
+  *cells = count;
+  spec->num_directions = bidirectional ? 2 : 1;
+  if (count % spec->num_directions != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernel must be an even number of tensors with bidirectional, got ", count));
   }
-  for (const char* name : {"bias", "initial_h", "initial_c", "mask"}) {
-    int count = 0;
+  for (const char* name :
+       {"bias", "initial_h", "initial_c", "dropout_mask", "recurrent_dropout_mask"}) {
     TF_RETURN_IF_ERROR(ctx->GetAttr(absl::StrCat("num_", name), &count));
-    if (count > 1) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " must be no tensor or 1, got ", count));
+    if (count != 0 && static_cast<size_t>(count) != *cells) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " must be no tensor or ", *cells, ", got ", count));
     }
+  }
+  TF_RETURN_IF_ERROR(ctx->GetAttr("num_mask", &count));
+  if (count > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("mask must be no tensor or 1, got ", count));
   }
   std::string activation, recurrent_activation;
   TF_RETURN_IF_ERROR(ctx->GetAttr("activation", &activation));
   TF_RETURN_IF_ERROR(ctx->GetAttr("recurrent_activation", &recurrent_activation));
-  spec->num_directions = 1;
   spec->activation = CoreActivation(activation);
   spec->recurrent_activation = CoreActivation(recurrent_activation);
   TF_RETURN_IF_ERROR(GetFlag(ctx, "time_major", &spec->time_major));
   TF_RETURN_IF_ERROR(GetFlag(ctx, "go_backwards", &spec->go_backwards));
   TF_RETURN_IF_ERROR(GetFlag(ctx, "return_sequences", &spec->return_sequences));
   TF_RETURN_IF_ERROR(GetFlag(ctx, "zero_output_for_mask", &spec->zero_output_for_mask));
+  if (bidirectional && spec->go_backwards) {
+    return absl::InvalidArgumentError("go_backwards must be false with bidirectional, got true");
+  }
   if (ctx->HasAttr("training")) TF_RETURN_IF_ERROR(GetFlag(ctx, "training", &spec->training));
   return absl::OkStatus();
 }
 
-// The only tensor of list `name`, or null where it has none.
-absl::Status Optional(OpKernelContext* ctx, const char* name, const Tensor** tensor) {
+// The tensor of list `name` for a cell, or null where the list is empty.
+absl::Status Find(OpKernelContext* ctx, const char* name, size_t cell, const Tensor** tensor) {
   OpInputList list;
   TF_RETURN_IF_ERROR(ctx->input_list(name, &list));
-  *tensor = list.size() == 0 ? nullptr : &list[0];
+  *tensor = list.size() == 0 ? nullptr : &list[static_cast<int>(cell)];
   return absl::OkStatus();
 }
 
-absl::Status WrongShape(const char* name, const std::string& wanted, const TensorShape& got) {
+// By the lists' lengths, not by the pointers: those of empty tensors are null.
+bool Present(OpKernelContext* ctx, const char* name) {
+  const Tensor* tensor = nullptr;
+  return Find(ctx, name, 0, &tensor).ok() && tensor != nullptr;
+}
+
+absl::Status WrongShape(const std::string& name, const std::string& wanted,
+                        const TensorShape& got) {
   return absl::InvalidArgumentError(
       absl::StrCat(name, " must have shape ", wanted, ", got ", got.DebugString()));
 }
@@ -98,12 +118,16 @@ absl::Status WrongShape(const char* name, const std::string& wanted, const Tenso
 // elements may have products beyond int64, and a TensorShape of those would end the process.
 absl::Status CheckSizes(const tfl_lstm_spec& spec) {
   const int64_t gates = 4 * spec.hidden_size;
+  const int64_t units = spec.num_directions * spec.hidden_size;
   const int64_t outer = spec.time_major ? spec.steps : spec.batch;
   const int64_t inner = spec.time_major ? spec.batch : spec.steps;
   TensorShape shape;
   if (TensorShape::BuildTensorShape({spec.input_size, gates}, &shape).ok() &&
       TensorShape::BuildTensorShape({spec.batch, spec.hidden_size}, &shape).ok() &&
-      TensorShape::BuildTensorShape({outer, inner, spec.hidden_size}, &shape).ok()) {
+      TensorShape::BuildTensorShape({4, spec.batch, spec.hidden_size}, &shape).ok() &&
+      TensorShape::BuildTensorShape({4, spec.batch, spec.input_size}, &shape).ok() &&
+      TensorShape::BuildTensorShape({spec.batch, units}, &shape).ok() &&
+      TensorShape::BuildTensorShape({outer, inner, units}, &shape).ok()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -115,90 +139,167 @@ absl::Status CheckSizes(const tfl_lstm_spec& spec) {
 // Shapes as text for error messages.
 constexpr char kStateMeaning[] = "[batch, hidden_size]";
 
-const char* OutputMeaning(const tfl_lstm_spec& spec) {
-  if (!spec.return_sequences) return kStateMeaning;
-  return spec.time_major ? "[steps, batch, hidden_size]" : "[batch, steps, hidden_size]";
+std::string OutputMeaning(const tfl_lstm_spec& spec) {
+  const char* units = spec.num_directions == 2 ? "2 * hidden_size]" : "hidden_size]";
+  if (!spec.return_sequences) return absl::StrCat("[batch, ", units);
+  return absl::StrCat(spec.time_major ? "[steps, batch, " : "[batch, steps, ", units);
 }
 
 }  // namespace
 
-LstmCall::LstmCall(OpKernelConstruction* ctx) { OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &spec_)); }
+LstmCall::LstmCall(OpKernelConstruction* ctx) {
+  OP_REQUIRES_OK(ctx, ReadAttributes(ctx, &spec_, &cells_));
+  return_sequences_ = spec_.return_sequences;
+}
 
-absl::Status LstmCall::Checked(OpKernelContext* ctx, const char* name, const char* meaning,
-                               const TensorShape& wanted, const void** data) const {
+std::string LstmCall::Named(const char* name, size_t cell) const {
+  return cells_ == 1 ? name : absl::StrCat(name, "[", cell, "]");
+}
+
+absl::Status LstmCall::Checked(OpKernelContext* ctx, const char* name, size_t cell,
+                               const char* meaning, const TensorShape& wanted,
+                               const void** data) const {
   const Tensor* tensor = nullptr;
-  TF_RETURN_IF_ERROR(Optional(ctx, name, &tensor));
+  TF_RETURN_IF_ERROR(Find(ctx, name, cell, &tensor));
   *data = nullptr;
   if (tensor == nullptr) return absl::OkStatus();
   if (tensor->shape() != wanted) {
-    return WrongShape(name, absl::StrCat(meaning, " = ", wanted.DebugString()), tensor->shape());
+    return WrongShape(Named(name, cell), absl::StrCat(meaning, " = ", wanted.DebugString()),
+                      tensor->shape());
   }
   *data = tensor->data();
   return absl::OkStatus();
 }
 
-absl::Status LstmCall::Describe(OpKernelContext* ctx, tfl_lstm_spec* spec,
-                                tfl_lstm_inputs* inputs) const {
-  *spec = spec_;
-  *inputs = {};
-  const Tensor* x = nullptr;
-  const Tensor* recurrent_kernel = nullptr;
-  TF_RETURN_IF_ERROR(Optional(ctx, "x", &x));
-  TF_RETURN_IF_ERROR(Optional(ctx, "recurrent_kernel", &recurrent_kernel));
-  if (x->dims() != 3) {
+// Dropout masks: [count, batch, width] with count 0, 1 or 4, the same for a layer's directions.
+absl::Status LstmCall::CheckedMasks(OpKernelContext* ctx, const char* name, size_t cell,
+                                    int64_t batch, int64_t width, uint8_t* count,
+                                    const void** data) const {
+  const Tensor* tensor = nullptr;
+  TF_RETURN_IF_ERROR(Find(ctx, name, cell, &tensor));
+  *data = nullptr;
+  if (tensor == nullptr) return absl::OkStatus();
+  const TensorShape& shape = tensor->shape();
+  const int64_t masks = shape.dims() == 3 ? shape.dim_size(0) : -1;
+  const bool first = cell % spec_.num_directions == 0;
+  if ((masks != 0 && masks != 1 && masks != 4) || (!first && masks != *count) ||
+      shape.dim_size(1) != batch || shape.dim_size(2) != width) {
     return WrongShape(
-        "x", spec->time_major ? "[steps, batch, input_size]" : "[batch, steps, input_size]",
-        x->shape());
+        Named(name, cell),
+        absl::StrCat("[0, 1 or 4, the same for a layer's directions; ", batch, ", ", width, "]"),
+        shape);
   }
-  const TensorShape& square = recurrent_kernel->shape();
-  if (square.dims() != 2 || square.dim_size(1) % 4 != 0 ||
-      square.dim_size(1) / 4 != square.dim_size(0)) {
-    return WrongShape("recurrent_kernel", "[hidden_size, 4 * hidden_size]", square);
-  }
-  spec->batch = x->dim_size(spec->time_major ? 1 : 0);
-  spec->steps = x->dim_size(spec->time_major ? 0 : 1);
-  spec->input_size = x->dim_size(2);
-  spec->hidden_size = square.dim_size(0);
-  TF_RETURN_IF_ERROR(CheckSizes(*spec));
-  inputs->x = x->data();
-  inputs->recurrent_kernel[0] = recurrent_kernel->data();
-
-  const int64_t gates = square.dim_size(1);
-  TF_RETURN_IF_ERROR(Checked(ctx, "kernel", "[input_size, 4 * hidden_size]",
-                             TensorShape({spec->input_size, gates}), &inputs->kernel[0]));
-  TF_RETURN_IF_ERROR(
-      Checked(ctx, "bias", "[4 * hidden_size]", TensorShape({gates}), &inputs->bias[0]));
-  const TensorShape state = StateShape(*spec);
-  TF_RETURN_IF_ERROR(Checked(ctx, "initial_h", kStateMeaning, state, &inputs->initial_h[0]));
-  TF_RETURN_IF_ERROR(Checked(ctx, "initial_c", kStateMeaning, state, &inputs->initial_c[0]));
-  TensorShape rows({spec->batch, spec->steps});
-  if (spec->time_major) rows = TensorShape({spec->steps, spec->batch});
-  const void* mask = nullptr;
-  TF_RETURN_IF_ERROR(
-      Checked(ctx, "mask", spec->time_major ? "[steps, batch]" : "[batch, steps]", rows, &mask));
-  inputs->mask = static_cast<const uint8_t*>(mask);
-
-  // By the lists' lengths, not by the pointers: those of empty tensors are null.
-  const auto present = [ctx](const char* name) {
-    const Tensor* tensor = nullptr;
-    return Optional(ctx, name, &tensor).ok() && tensor != nullptr;
-  };
-  spec->has_bias = present("bias");
-  spec->has_initial_h = present("initial_h");
-  spec->has_initial_c = present("initial_c");
-  spec->has_mask = present("mask");
+  *count = static_cast<uint8_t>(masks);
+  *data = tensor->data();
   return absl::OkStatus();
 }
 
-absl::Status LstmCall::DescribeSaved(OpKernelContext* ctx, const tfl_lstm_spec& spec,
-                                     tfl_lstm_saved* saved) const {
-  *saved = {};
-  const TensorShape output = OutputShape(spec);
-  const TensorShape state = StateShape(spec);
-  TF_RETURN_IF_ERROR(Checked(ctx, "output", OutputMeaning(spec), output, &saved->output));
-  TF_RETURN_IF_ERROR(Checked(ctx, "grad_output", OutputMeaning(spec), output, &saved->grad_output));
-  TF_RETURN_IF_ERROR(Checked(ctx, "grad_final_h", kStateMeaning, state, &saved->grad_final_h[0]));
-  return Checked(ctx, "grad_final_c", kStateMeaning, state, &saved->grad_final_c[0]);
+absl::Status LstmCall::DescribeLayer(OpKernelContext* ctx, size_t layer, int64_t input_size,
+                                     tfl_lstm_spec* spec, tfl_lstm_inputs* inputs) const {
+  const size_t directions = spec_.num_directions, first = layer * directions;
+  const Tensor* recurrent_kernel = nullptr;
+  TF_RETURN_IF_ERROR(Find(ctx, "recurrent_kernel", first, &recurrent_kernel));
+  const TensorShape& square = recurrent_kernel->shape();
+  if (square.dims() != 2 || square.dim_size(1) % 4 != 0 ||
+      square.dim_size(1) / 4 != square.dim_size(0)) {
+    return WrongShape(Named("recurrent_kernel", first), "[hidden_size, 4 * hidden_size]", square);
+  }
+  spec->input_size = input_size;
+  spec->hidden_size = square.dim_size(0);
+  TF_RETURN_IF_ERROR(CheckSizes(*spec));
+  const int64_t gates = square.dim_size(1);
+  const TensorShape state = StateShape(*spec);
+  for (size_t d = 0; d < directions; ++d) {
+    const size_t cell = first + d;
+    TF_RETURN_IF_ERROR(Checked(ctx, "recurrent_kernel", cell, "[hidden_size, 4 * hidden_size]",
+                               square, &inputs->recurrent_kernel[d]));
+    TF_RETURN_IF_ERROR(Checked(ctx, "kernel", cell,
+                               layer == 0 ? "[input_size, 4 * hidden_size]"
+                                          : "[units of the layer below, 4 * hidden_size]",
+                               TensorShape({input_size, gates}), &inputs->kernel[d]));
+    TF_RETURN_IF_ERROR(
+        Checked(ctx, "bias", cell, "[4 * hidden_size]", TensorShape({gates}), &inputs->bias[d]));
+    TF_RETURN_IF_ERROR(
+        Checked(ctx, "initial_h", cell, kStateMeaning, state, &inputs->initial_h[d]));
+    TF_RETURN_IF_ERROR(
+        Checked(ctx, "initial_c", cell, kStateMeaning, state, &inputs->initial_c[d]));
+    TF_RETURN_IF_ERROR(CheckedMasks(ctx, "dropout_mask", cell, spec->batch, input_size,
+                                    &spec->num_dropout_masks, &inputs->dropout_mask[d]));
+    TF_RETURN_IF_ERROR(CheckedMasks(ctx, "recurrent_dropout_mask", cell, spec->batch,
+                                    spec->hidden_size, &spec->num_recurrent_dropout_masks,
+                                    &inputs->recurrent_dropout_mask[d]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LstmCall::Describe(OpKernelContext* ctx, StackSpec* spec,
+                                std::vector<tfl_lstm_inputs>* inputs) const {
+  tfl_lstm_spec common = spec_;
+  const Tensor* x = nullptr;
+  TF_RETURN_IF_ERROR(Find(ctx, "x", 0, &x));
+  if (x->dims() != 3) {
+    return WrongShape(
+        "x", common.time_major ? "[steps, batch, input_size]" : "[batch, steps, input_size]",
+        x->shape());
+  }
+  common.batch = x->dim_size(common.time_major ? 1 : 0);
+  common.steps = x->dim_size(common.time_major ? 0 : 1);
+  TensorShape rows({common.batch, common.steps});
+  if (common.time_major) rows = TensorShape({common.steps, common.batch});
+  common.has_bias = Present(ctx, "bias");
+  common.has_initial_h = Present(ctx, "initial_h");
+  common.has_initial_c = Present(ctx, "initial_c");
+  common.has_mask = Present(ctx, "mask");
+  common.return_sequences = true;
+
+  const size_t layers = cells_ / common.num_directions;
+  spec->assign(layers, common);
+  inputs->assign(layers, {});
+  spec->back().return_sequences = return_sequences_;
+  int64_t input_size = x->dim_size(2);
+  for (size_t layer = 0; layer < layers; ++layer) {
+    TF_RETURN_IF_ERROR(DescribeLayer(ctx, layer, input_size, &(*spec)[layer], &(*inputs)[layer]));
+    input_size = common.num_directions * (*spec)[layer].hidden_size;
+  }
+  // Last, as its shape can only be wrong where x's sizes are right.
+  const Tensor* mask = nullptr;
+  TF_RETURN_IF_ERROR(Find(ctx, "mask", 0, &mask));
+  if (mask != nullptr && mask->shape() != rows) {
+    return WrongShape("mask",
+                      absl::StrCat(common.time_major ? "[steps, batch]" : "[batch, steps]", " = ",
+                                   rows.DebugString()),
+                      mask->shape());
+  }
+  for (tfl_lstm_inputs& layer : *inputs) {
+    layer.mask = mask == nullptr ? nullptr : static_cast<const uint8_t*>(mask->data());
+  }
+  (*inputs)[0].x = x->data();
+  return absl::OkStatus();
+}
+
+absl::Status LstmCall::DescribeSaved(OpKernelContext* ctx, const StackSpec& spec,
+                                     std::vector<tfl_lstm_saved>* saved) const {
+  saved->assign(spec.size(), {});
+  const std::string meaning = OutputMeaning(spec.back());
+  const TensorShape output = OutputShape(spec.back());
+  for (const auto& [name, data] : {std::pair("output", &saved->back().output),
+                                   std::pair("grad_output", &saved->back().grad_output)}) {
+    const Tensor* tensor = nullptr;
+    TF_RETURN_IF_ERROR(Find(ctx, name, 0, &tensor));
+    if (tensor->shape() != output) {
+      return WrongShape(name, absl::StrCat(meaning, " = ", output.DebugString()), tensor->shape());
+    }
+    *data = tensor->data();
+  }
+  for (size_t cell = 0; cell < cells_; ++cell) {
+    const size_t layer = cell / spec_.num_directions, d = cell % spec_.num_directions;
+    const TensorShape state = StateShape(spec[layer]);
+    TF_RETURN_IF_ERROR(
+        Checked(ctx, "grad_final_h", cell, kStateMeaning, state, &(*saved)[layer].grad_final_h[d]));
+    TF_RETURN_IF_ERROR(
+        Checked(ctx, "grad_final_c", cell, kStateMeaning, state, &(*saved)[layer].grad_final_c[d]));
+  }
+  return absl::OkStatus();
 }
 
 TensorShape RowsShape(const tfl_lstm_spec& spec, int64_t last) {
@@ -207,19 +308,20 @@ TensorShape RowsShape(const tfl_lstm_spec& spec, int64_t last) {
 }
 
 TensorShape OutputShape(const tfl_lstm_spec& spec) {
-  return spec.return_sequences ? RowsShape(spec, spec.hidden_size) : StateShape(spec);
+  const int64_t units = spec.num_directions * spec.hidden_size;
+  return spec.return_sequences ? RowsShape(spec, units) : TensorShape({spec.batch, units});
 }
 
 TensorShape StateShape(const tfl_lstm_spec& spec) {
   return TensorShape({spec.batch, spec.hidden_size});
 }
 
-absl::Status CheckReserve(const TensorShape& shape, const tfl_lstm_sizes& sizes, bool* keeps) {
-  *keeps = shape == TensorShape({sizes.reserve_bytes});
+absl::Status CheckReserve(const TensorShape& shape, const StackPlan& plan, bool* keeps) {
+  *keeps = shape == TensorShape({plan.reserve_bytes});
   if (*keeps || shape == TensorShape({0})) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("reserve must be empty, shape [0], or FusedLSTM's of the same call, shape [",
-                   sizes.reserve_bytes, "], got ", shape.DebugString()));
+                   plan.reserve_bytes, "], got ", shape.DebugString()));
 }
 
 absl::Status ToStatus(const tfl_status& status) {

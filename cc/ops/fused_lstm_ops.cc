@@ -1,22 +1,25 @@
 // The op contract: names, types, shapes and documentation of FusedLSTM and FusedLSTMGrad.
 //
-// Optional inputs are lists of no or one tensor, weights are lists so that one op can hold several
-// layers and directions: the recurrence is one kernel family, an added layer one more list entry.
+// Optional inputs are lists of no tensor or as many as there are; weights are lists so that one op
+// can hold several layers and directions.
 #include "cc/ops/shape_functions.h"
 #include "tensorflow/core/framework/op.h"
 
 namespace tf_fused_lstm {
 
-// The attributes and inputs that forward and gradient share. N has no default: a SavedModel drops
+// The attributes and inputs that forward and gradient share. What was added later stands at the
+// lists' ends, with the default that older graphs mean. N has no default: a SavedModel drops
 // attributes at their default, and TensorFlow then reads back an output list of N tensors as empty.
-#define TFL_COMMON_INPUTS                    \
-  Input("x: T")                              \
-      .Input("kernel: N * W")                \
-      .Input("recurrent_kernel: N * W")      \
-      .Input("bias: num_bias * W")           \
-      .Input("initial_h: num_initial_h * T") \
-      .Input("initial_c: num_initial_c * T") \
-      .Input("mask: num_mask * bool")
+#define TFL_COMMON_INPUTS                          \
+  Input("x: T")                                    \
+      .Input("kernel: N * W")                      \
+      .Input("recurrent_kernel: N * W")            \
+      .Input("bias: num_bias * W")                 \
+      .Input("initial_h: num_initial_h * T")       \
+      .Input("initial_c: num_initial_c * T")       \
+      .Input("mask: num_mask * bool")              \
+      .Input("dropout_mask: num_dropout_mask * T") \
+      .Input("recurrent_dropout_mask: num_recurrent_dropout_mask * T")
 
 #define TFL_COMMON_ATTRS                                                                   \
   Attr("T: {half, bfloat16, float, double}")                                               \
@@ -26,6 +29,9 @@ namespace tf_fused_lstm {
       .Attr("num_initial_h: int >= 0 = 0")                                                 \
       .Attr("num_initial_c: int >= 0 = 0")                                                 \
       .Attr("num_mask: int >= 0 = 0")                                                      \
+      .Attr("num_dropout_mask: int >= 0 = 0")                                              \
+      .Attr("num_recurrent_dropout_mask: int >= 0 = 0")                                    \
+      .Attr("bidirectional: bool = false")                                                 \
       .Attr("time_major: bool = false")                                                    \
       .Attr("go_backwards: bool = false")                                                  \
       .Attr("return_sequences: bool = true")                                               \
@@ -43,34 +49,49 @@ REGISTER_OP("FusedLSTM")
     .TFL_COMMON_ATTRS.Attr("training: bool = false")
     .SetShapeFn(ForwardShape)
     .Doc(R"doc(
-A whole LSTM layer over time, in one op.
+A whole LSTM over time, in one op: a layer, both directions of one, or layers on top of each other.
 
 For every step: z = x_t kernel + h recurrent_kernel + bias, its last axis in Keras's gate order
 i, f, g, o; i, f, o = recurrent_activation(z), g = activation(z); c = f c + i g;
 h = o activation(c). Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; Gers,
 Schmidhuber and Cummins, Learning to Forget, 2000; weights as in keras.layers.LSTM.
 
+Lists hold a tensor for each cell: one a layer, from the lowest on, or with bidirectional two, first
+that of the direction that runs forward in time, then that of the one that runs backward. Layers may
+differ in hidden_size; a layer above the first reads the whole output of the one below, of every
+step, so that its input_size is that output's last dimension. Errors name a cell's tensor as in
+kernel[2] where there are several.
+
 x: The input, [batch, steps, input_size], or [steps, batch, input_size] if time_major.
-kernel: The input weights, [input_size, 4 * hidden_size]. N must be 1.
+kernel: The input weights of every cell, [input_size, 4 * hidden_size].
 recurrent_kernel: The recurrent weights, [hidden_size, 4 * hidden_size].
-bias: No or one tensor, [4 * hidden_size].
-initial_h: No tensor (zeros) or one, [batch, hidden_size].
-initial_c: No tensor (zeros) or one, [batch, hidden_size].
-mask: No tensor or one, [batch, steps], or [steps, batch] if time_major. False at a step keeps h and
-  c, and repeats the output of the step before (zeros before the first valid step).
-output: h of every step, in processing order, [batch, steps, hidden_size] or, if time_major,
-  [steps, batch, hidden_size]; without return_sequences the last step's, [batch, hidden_size].
-final_h: h after the last step, [batch, hidden_size].
-final_c: c after the last step, [batch, hidden_size]; inside the op c is kept in float32 for half and
-  bfloat16.
+bias: No tensor, or one for every cell, [4 * hidden_size].
+initial_h: No tensor (zeros), or one for every cell, [batch, hidden_size].
+initial_c: Likewise.
+mask: No tensor or one, [batch, steps], or [steps, batch] if time_major, for all layers. False at a
+  step keeps h and c, and repeats the output of the step before (zeros before the first valid step).
+dropout_mask: No tensor, or one for every cell: factors of the cell's input that hold for all steps,
+  such as 0 and 1 / (1 - rate), [1, batch, input_size] for all gates, [4, batch, input_size] for each
+  of i, f, g, o, or [0, batch, input_size] for none. The directions of a layer have as many each.
+recurrent_dropout_mask: Likewise [.., batch, hidden_size], factors of h where it meets
+  recurrent_kernel; the output and the states are not dropped. Masks are constants: they have no
+  gradient. Source: Gal and Ghahramani, A Theoretically Grounded Application of Dropout in Recurrent
+  Neural Networks, 2016.
+output: h of every step of the last layer, [batch, steps, hidden_size] or, if time_major,
+  [steps, batch, hidden_size]; without return_sequences the last step's, [batch, hidden_size]. In
+  processing order, but bidirectional [.., 2 * hidden_size], with what the backward direction gave at
+  the step whose x it read; without return_sequences each direction's last.
+final_h: h of every cell after its last step, [batch, hidden_size].
+final_c: c likewise; inside the op c is kept in float32 for half and bfloat16.
 reserve: Bytes that FusedLSTMGrad reads. Empty unless training.
 T: The type of x, the states and the output. Products accumulate in float32 or wider.
 W: The type of the weights: T, or float where T is half or bfloat16.
 time_major: The layout of x, mask and output.
+bidirectional: Each layer has two directions. Not with go_backwards.
 go_backwards: Run from the last step to the first; x and mask are read in reverse, the output is left
-  in processing order.
-return_sequences: Give the output of every step, not only of the last.
-zero_output_for_mask: A masked step's output is zero.
+  in processing order. In every layer.
+return_sequences: Give the last layer's output of every step, not only of the last.
+zero_output_for_mask: A masked step's output is zero, in every layer.
 activation: The activation of g and of the output. hard_sigmoid is clip(x / 6 + 1 / 2, 0, 1).
 recurrent_activation: The activation of i, f and o.
 training: Keep the reserve. The gradient of an op without it runs the forward pass again.
@@ -92,7 +113,7 @@ REGISTER_OP("FusedLSTMGrad")
     .Doc(R"doc(
 The gradient of FusedLSTM: backpropagation through time, in one op.
 
-The first seven inputs and the attributes are those of the FusedLSTM op.
+The inputs before output and the attributes are those of the FusedLSTM op.
 
 output: FusedLSTM's output.
 reserve: FusedLSTM's reserve, from a run on the same kind of device. Empty: the forward pass is run

@@ -1,7 +1,11 @@
 // What XLA's executables run: the core's functions as custom calls for XLA's CPU and GPU.
+#include <algorithm>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/log/log.h"
+#include "cc/kernels/lstm_stack.h"
 #include "cc/lstm/lstm.h"
 #include "cc/xla/lstm_attributes.h"
 #include "xla/ffi/api/c_api.h"
@@ -66,23 +70,48 @@ class Reader {
   size_t index_ = 0;
 };
 
+// Cell by cell of each of the op's lists, `pointer(layer, direction)` being where a tensor goes.
+template <typename Buffers, typename Pointer>
+void ReadCells(const StackSpec& spec, bool present, Reader<Buffers>& reader,
+               const Pointer& pointer) {
+  for (size_t layer = 0; layer < spec.size(); ++layer) {
+    for (int d = 0; d < spec[layer].num_directions; ++d) pointer(layer, d) = reader.Next(present);
+  }
+}
+
+size_t Cells(const StackSpec& spec) { return spec.size() * spec[0].num_directions; }
+
 // The order of the op's inputs.
-tfl_lstm_inputs ReadInputs(const tfl_lstm_spec& spec, Reader<ffi::RemainingArgs>& operands) {
-  tfl_lstm_inputs inputs = {};
-  inputs.x = operands.Next();
-  inputs.kernel[0] = operands.Next();
-  inputs.recurrent_kernel[0] = operands.Next();
-  inputs.bias[0] = operands.Next(spec.has_bias);
-  inputs.initial_h[0] = operands.Next(spec.has_initial_h);
-  inputs.initial_c[0] = operands.Next(spec.has_initial_c);
-  inputs.mask = static_cast<const uint8_t*>(operands.Next(spec.has_mask));
+std::vector<tfl_lstm_inputs> ReadInputs(const LstmAttributes& attributes,
+                                        Reader<ffi::RemainingArgs>& operands) {
+  const StackSpec& spec = attributes.spec;
+  std::vector<tfl_lstm_inputs> inputs(spec.size());
+  const tfl_lstm_spec& common = spec[0];
+  const auto read = [&](bool present, auto member) {
+    ReadCells(
+        spec, present,
+        operands, [&](size_t layer, int d) -> auto& { return (inputs[layer].*member)[d]; });
+  };
+  inputs[0].x = operands.Next();
+  read(true, &tfl_lstm_inputs::kernel);
+  read(true, &tfl_lstm_inputs::recurrent_kernel);
+  read(common.has_bias, &tfl_lstm_inputs::bias);
+  read(common.has_initial_h, &tfl_lstm_inputs::initial_h);
+  read(common.has_initial_c, &tfl_lstm_inputs::initial_c);
+  const auto* mask = static_cast<const uint8_t*>(operands.Next(common.has_mask));
+  for (tfl_lstm_inputs& layer : inputs) layer.mask = mask;
+  read(attributes.has_dropout_mask, &tfl_lstm_inputs::dropout_mask);
+  read(attributes.has_recurrent_dropout_mask, &tfl_lstm_inputs::recurrent_dropout_mask);
   return inputs;
 }
 
-ffi::Error CheckCounts(const tfl_lstm_spec& spec, size_t operands, size_t more_operands,
+ffi::Error CheckCounts(const LstmAttributes& attributes, size_t operands, size_t more_operands,
                        size_t results, size_t wanted_results) {
-  const size_t wanted =
-      3 + spec.has_bias + spec.has_initial_h + spec.has_initial_c + spec.has_mask + more_operands;
+  const StackSpec& spec = attributes.spec;
+  const tfl_lstm_spec& common = spec[0];
+  const size_t lists = 2 + common.has_bias + common.has_initial_h + common.has_initial_c +
+                       attributes.has_dropout_mask + attributes.has_recurrent_dropout_mask;
+  const size_t wanted = 1 + lists * Cells(spec) + common.has_mask + more_operands;
   if (operands == wanted && results == wanted_results) return ffi::Error::Success();
   return ffi::Error(ffi::ErrorCode::kInvalidArgument,
                     "a custom call of tf_fused_lstm has a wrong number of operands or results");
@@ -97,65 +126,95 @@ ffi::Error CheckWorkspace(int64_t has, int64_t needs) {
 }
 
 template <typename Device>
+ffi::Error Plan(const Device& device, const StackSpec& spec, StackPlan* plan) {
+  return ToError(PlanStack(
+      spec,
+      [&](const tfl_lstm_spec& layer, tfl_lstm_sizes* sizes) { return device.Sizes(layer, sizes); },
+      plan));
+}
+
+template <typename Device>
 ffi::Error Forward(const Device& device, const ffi::RemainingArgs& args,
                    const ffi::RemainingRets& rets, const LstmAttributes& attributes) {
-  const tfl_lstm_spec& spec = attributes.spec;
-  if (ffi::Error error = CheckCounts(spec, args.size(), 0, rets.size(), 5); error.failure()) {
-    return error;
-  }
-  tfl_lstm_sizes sizes;
-  if (ffi::Error error = ToError(device.Sizes(spec, &sizes)); error.failure()) return error;
-  Reader operands(args);
-  Reader results(rets);
-  const tfl_lstm_inputs inputs = ReadInputs(spec, operands);
-  tfl_lstm_outputs outputs = {};
-  outputs.output = results.Next();
-  outputs.final_h[0] = results.Next();
-  outputs.final_c[0] = results.Next();
-  outputs.reserve = results.Next();
-  int64_t workspace_bytes = 0;
-  outputs.workspace = results.Workspace(&workspace_bytes);
-  if (ffi::Error error = CheckWorkspace(workspace_bytes, sizes.forward_workspace_bytes);
+  const StackSpec& spec = attributes.spec;
+  if (ffi::Error error = CheckCounts(attributes, args.size(), 0, rets.size(), 3 + 2 * Cells(spec));
       error.failure()) {
     return error;
   }
-  return ToError(device.Forward(spec, inputs, outputs));
+  StackPlan plan;
+  if (ffi::Error error = Plan(device, spec, &plan); error.failure()) return error;
+  Reader operands(args);
+  Reader results(rets);
+  StackForward call;
+  call.inputs = ReadInputs(attributes, operands);
+  call.outputs.resize(spec.size());
+  call.outputs.back().output = results.Next();
+  for (auto state : {&tfl_lstm_outputs::final_h, &tfl_lstm_outputs::final_c}) {
+    ReadCells(spec, true, results,
+              [&](size_t layer, int d) -> void*& { return (call.outputs[layer].*state)[d]; });
+  }
+  call.reserve = results.Next();
+  int64_t workspace_bytes = 0;
+  call.workspace = results.Workspace(&workspace_bytes);
+  if (ffi::Error error = CheckWorkspace(workspace_bytes, plan.forward_workspace_bytes);
+      error.failure()) {
+    return error;
+  }
+  return ToError(RunStackForward(
+      spec, plan, call,
+      [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
+          const tfl_lstm_outputs& outputs) { return device.Forward(layer, inputs, outputs); }));
 }
 
 template <typename Device>
 ffi::Error Backward(const Device& device, const ffi::RemainingArgs& args,
                     const ffi::RemainingRets& rets, const LstmAttributes& attributes) {
-  const tfl_lstm_spec& spec = attributes.spec;
-  const size_t wanted_results = 4 + spec.has_bias + spec.has_initial_h + spec.has_initial_c;
-  if (ffi::Error error = CheckCounts(spec, args.size(), 5, rets.size(), wanted_results);
+  const StackSpec& spec = attributes.spec;
+  const tfl_lstm_spec& common = spec[0];
+  const size_t cells = Cells(spec);
+  const size_t lists = 2 + common.has_bias + common.has_initial_h + common.has_initial_c;
+  if (ffi::Error error =
+          CheckCounts(attributes, args.size(), 3 + 2 * cells, rets.size(), 2 + lists * cells);
       error.failure()) {
     return error;
   }
-  tfl_lstm_sizes sizes;
-  if (ffi::Error error = ToError(device.Sizes(spec, &sizes)); error.failure()) return error;
+  StackPlan plan;
+  if (ffi::Error error = Plan(device, spec, &plan); error.failure()) return error;
   Reader operands(args);
   Reader results(rets);
-  const tfl_lstm_inputs inputs = ReadInputs(spec, operands);
-  tfl_lstm_saved saved = {};
-  saved.output = operands.Next();
-  saved.reserve = operands.Next();
-  saved.grad_output = operands.Next();
-  saved.grad_final_h[0] = operands.Next();
-  saved.grad_final_c[0] = operands.Next();
-  tfl_lstm_gradients gradients = {};
-  gradients.grad_x = results.Next();
-  gradients.grad_kernel[0] = results.Next();
-  gradients.grad_recurrent_kernel[0] = results.Next();
-  gradients.grad_bias[0] = results.Next(spec.has_bias);
-  gradients.grad_initial_h[0] = results.Next(spec.has_initial_h);
-  gradients.grad_initial_c[0] = results.Next(spec.has_initial_c);
+  StackBackward call;
+  call.inputs = ReadInputs(attributes, operands);
+  call.saved.resize(spec.size());
+  call.saved.back().output = operands.Next();
+  call.reserve = operands.Next();
+  call.saved.back().grad_output = operands.Next();
+  for (auto state : {&tfl_lstm_saved::grad_final_h, &tfl_lstm_saved::grad_final_c}) {
+    ReadCells(spec, true, operands,
+              [&](size_t layer, int d) -> const void*& { return (call.saved[layer].*state)[d]; });
+  }
+  call.gradients.resize(spec.size());
+  call.gradients[0].grad_x = results.Next();
+  const auto read = [&](bool present, auto member) {
+    ReadCells(spec, present, results,
+              [&](size_t layer, int d) -> void*& { return (call.gradients[layer].*member)[d]; });
+  };
+  read(true, &tfl_lstm_gradients::grad_kernel);
+  read(true, &tfl_lstm_gradients::grad_recurrent_kernel);
+  read(common.has_bias, &tfl_lstm_gradients::grad_bias);
+  read(common.has_initial_h, &tfl_lstm_gradients::grad_initial_h);
+  read(common.has_initial_c, &tfl_lstm_gradients::grad_initial_c);
   int64_t workspace_bytes = 0;
-  gradients.workspace = results.Workspace(&workspace_bytes);
-  if (ffi::Error error = CheckWorkspace(workspace_bytes, sizes.backward_workspace_bytes);
+  call.workspace = results.Workspace(&workspace_bytes);
+  if (ffi::Error error = CheckWorkspace(workspace_bytes, plan.backward_workspace_bytes);
       error.failure()) {
     return error;
   }
-  return ToError(device.Backward(spec, inputs, saved, gradients));
+  return ToError(
+      RunStackBackward(spec, plan, call,
+                       [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
+                           const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) {
+                         return device.Backward(layer, inputs, saved, gradients);
+                       }));
 }
 
 // XLA's intra-op pool, which is TensorFlow's. A run without one has the calling thread alone.

@@ -59,7 +59,10 @@ class LstmXlaKernel : public XlaOpKernel {
   explicit LstmXlaKernel(OpKernelConstruction* ctx)
       : XlaOpKernel(ctx),
         call_(ctx),
-        on_gpu_(ctx->device_type() == tensorflow::DEVICE_GPU_XLA_JIT) {}
+        on_gpu_(ctx->device_type() == tensorflow::DEVICE_GPU_XLA_JIT) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_dropout_mask", &num_dropout_mask_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_recurrent_dropout_mask", &num_recurrent_dropout_mask_));
+  }
 
   void Compile(XlaOpKernelContext* ctx) override {
     const absl::Status status = Emit(ctx);
@@ -78,49 +81,62 @@ class LstmXlaKernel : public XlaOpKernel {
             "FusedLSTM needs static shapes under XLA, got ", shape.ToString(), " for input ", i));
       }
     }
-    tfl_lstm_inputs unused;
+    std::vector<tfl_lstm_inputs> unused;
     TF_RETURN_IF_ERROR(call_.Describe(ctx->op_kernel_context(), &attributes->spec, &unused));
-    attributes->spec.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+    for (tfl_lstm_spec& layer : attributes->spec) {
+      layer.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+    }
+    attributes->has_dropout_mask = num_dropout_mask_ > 0;
+    attributes->has_recurrent_dropout_mask = num_recurrent_dropout_mask_ > 0;
     const auto* threads = ctx->op_kernel_context()->device()->tensorflow_cpu_worker_threads();
     attributes->num_threads = threads == nullptr ? 1 : threads->num_threads;
     return absl::OkStatus();
   }
 
-  absl::Status Sizes(XlaOpKernelContext* ctx, const LstmAttributes& attributes,
-                     tfl_lstm_sizes* sizes) const {
-    const tfl_lstm_spec& spec = attributes.spec;
-    if (on_gpu_) {
-      const int ordinal = ctx->compiler()->options().device_ordinal;
-      return ToStatus(tfl_cuda_lstm_sizes(&spec, std::max(ordinal, 0), sizes));
-    }
-    TF_RETURN_IF_ERROR(ToStatus(tfl_cpu_lstm_sizes(&spec, attributes.num_threads, sizes)));
-    // The same buffers must do for a run without a thread pool.
+  absl::Status Plan(XlaOpKernelContext* ctx, const LstmAttributes& attributes,
+                    StackPlan* plan) const {
+    const int ordinal = std::max(ctx->compiler()->options().device_ordinal, 0);
+    return ToStatus(PlanStack(
+        attributes.spec,
+        [&](const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) {
+          return on_gpu_ ? tfl_cuda_lstm_sizes(&spec, ordinal, sizes)
+                         : CpuSizes(spec, attributes.num_threads, sizes);
+        },
+        plan));
+  }
+
+  // The same buffers must do for a run without a thread pool. The reserve does not depend on it.
+  static tfl_status CpuSizes(const tfl_lstm_spec& spec, int32_t num_threads,
+                             tfl_lstm_sizes* sizes) {
     tfl_lstm_sizes alone;
-    TF_RETURN_IF_ERROR(ToStatus(tfl_cpu_lstm_sizes(&spec, 1, &alone)));
-    if (alone.reserve_bytes != sizes->reserve_bytes) {
-      return absl::InternalError("FusedLSTM's reserve depends on the number of threads");
-    }
+    tfl_status status = tfl_cpu_lstm_sizes(&spec, 1, &alone);
+    if (status.code == TFL_OK) status = tfl_cpu_lstm_sizes(&spec, num_threads, sizes);
     sizes->forward_workspace_bytes =
         std::max(sizes->forward_workspace_bytes, alone.forward_workspace_bytes);
     sizes->backward_workspace_bytes =
         std::max(sizes->backward_workspace_bytes, alone.backward_workspace_bytes);
-    return absl::OkStatus();
+    return status;
   }
 
-  // output, final_h, final_c, reserve.
+  // output, final_h of every cell, final_c likewise, reserve.
   absl::StatusOr<std::vector<xla::XlaOp>> EmitForward(XlaOpKernelContext* ctx,
                                                       const std::vector<xla::XlaOp>& operands,
                                                       const LstmAttributes& attributes,
-                                                      const tfl_lstm_sizes& sizes) const {
-    const tfl_lstm_spec& spec = attributes.spec;
-    xla::Shape output, state;
-    TF_RETURN_IF_ERROR(
-        tensorflow::TensorShapeToXLAShape(ctx->input_type(0), OutputShape(spec), &output));
-    TF_RETURN_IF_ERROR(
-        tensorflow::TensorShapeToXLAShape(ctx->input_type(0), StateShape(spec), &state));
-    return EmitCall(ctx, kForwardTarget, operands,
-                    {output, state, state, Bytes(sizes.reserve_bytes)},
-                    sizes.forward_workspace_bytes, attributes);
+                                                      const StackPlan& plan) const {
+    const StackSpec& spec = attributes.spec;
+    std::vector<xla::Shape> results(1), states;
+    TF_RETURN_IF_ERROR(tensorflow::TensorShapeToXLAShape(ctx->input_type(0),
+                                                         OutputShape(spec.back()), &results[0]));
+    for (const tfl_lstm_spec& layer : spec) {
+      xla::Shape state;
+      TF_RETURN_IF_ERROR(
+          tensorflow::TensorShapeToXLAShape(ctx->input_type(0), StateShape(layer), &state));
+      states.insert(states.end(), layer.num_directions, state);
+    }
+    for (int i = 0; i < 2; ++i) results.insert(results.end(), states.begin(), states.end());
+    results.push_back(Bytes(plan.reserve_bytes));
+    return EmitCall(ctx, kForwardTarget, operands, std::move(results), plan.forward_workspace_bytes,
+                    attributes);
   }
 
   static std::vector<xla::XlaOp> Inputs(XlaOpKernelContext* ctx, int count) {
@@ -137,6 +153,8 @@ class LstmXlaKernel : public XlaOpKernel {
 
  private:
   const bool on_gpu_;
+  int num_dropout_mask_ = 0;
+  int num_recurrent_dropout_mask_ = 0;
 };
 
 class FusedLSTMXlaKernel : public LstmXlaKernel {
@@ -146,11 +164,11 @@ class FusedLSTMXlaKernel : public LstmXlaKernel {
  protected:
   absl::Status Emit(XlaOpKernelContext* ctx) const override {
     LstmAttributes attributes;
-    tfl_lstm_sizes sizes;
+    StackPlan plan;
     TF_RETURN_IF_ERROR(Describe(ctx, &attributes));
-    TF_RETURN_IF_ERROR(Sizes(ctx, attributes, &sizes));
+    TF_RETURN_IF_ERROR(Plan(ctx, attributes, &plan));
     TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> outputs,
-                        EmitForward(ctx, Inputs(ctx, ctx->num_inputs()), attributes, sizes));
+                        EmitForward(ctx, Inputs(ctx, ctx->num_inputs()), attributes, plan));
     SetOutputs(ctx, outputs);
     return absl::OkStatus();
   }
@@ -163,36 +181,40 @@ class FusedLSTMGradXlaKernel : public LstmXlaKernel {
  protected:
   absl::Status Emit(XlaOpKernelContext* ctx) const override {
     LstmAttributes attributes;
-    tfl_lstm_sizes sizes;
+    StackPlan plan;
     TF_RETURN_IF_ERROR(Describe(ctx, &attributes));
-    attributes.spec.training = true;
-    tfl_lstm_saved unused;
-    TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx->op_kernel_context(), attributes.spec, &unused));
-    TF_RETURN_IF_ERROR(Sizes(ctx, attributes, &sizes));
+    for (tfl_lstm_spec& layer : attributes.spec) layer.training = true;
+    const StackSpec& spec = attributes.spec;
+    std::vector<tfl_lstm_saved> unused;
+    TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx->op_kernel_context(), spec, &unused));
+    TF_RETURN_IF_ERROR(Plan(ctx, attributes, &plan));
 
-    // After the shared inputs: output, reserve, grad_output, grad_final_h, grad_final_c.
-    const int shared = ctx->num_inputs() - 5;
+    // After the shared inputs: output, reserve, grad_output, grad_final_h and grad_final_c.
+    const int cells = static_cast<int>(spec.size()) * spec[0].num_directions;
+    const int shared = ctx->num_inputs() - 3 - 2 * cells;
     std::vector<xla::XlaOp> operands = Inputs(ctx, ctx->num_inputs());
     const TensorShape reserve = ctx->op_kernel_context()->input(shared + 1).shape();
     bool keeps = false;
-    TF_RETURN_IF_ERROR(CheckReserve(reserve, sizes, &keeps));
+    TF_RETURN_IF_ERROR(CheckReserve(reserve, plan, &keeps));
     if (!keeps) {
       TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> forward,
-                          EmitForward(ctx, Inputs(ctx, shared), attributes, sizes));
-      operands[shared] = forward[0];
-      operands[shared + 1] = forward[3];
+                          EmitForward(ctx, Inputs(ctx, shared), attributes, plan));
+      operands[shared] = forward.front();
+      operands[shared + 1] = forward.back();
     }
 
-    // The gradients have the shapes of what they are with respect to; a mask has none.
+    // The gradients have the shapes of what they are with respect to; masks have none.
+    const int masks = spec[0].has_mask +
+                      cells * (attributes.has_dropout_mask + attributes.has_recurrent_dropout_mask);
     std::vector<xla::Shape> results;
-    for (int i = 0; i < shared - attributes.spec.has_mask; ++i) {
+    for (int i = 0; i < shared - masks; ++i) {
       TF_ASSIGN_OR_RETURN(xla::Shape shape, ctx->InputXlaShape(i));
       xla::LayoutUtil::SetToDefaultLayout(&shape);
       results.push_back(std::move(shape));
     }
     TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> gradients,
                         EmitCall(ctx, kBackwardTarget, operands, std::move(results),
-                                 sizes.backward_workspace_bytes, attributes));
+                                 plan.backward_workspace_bytes, attributes));
     SetOutputs(ctx, gradients);
     return absl::OkStatus();
   }

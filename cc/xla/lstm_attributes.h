@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cc/lstm/lstm.h"
+#include "cc/kernels/lstm_stack.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace tf_fused_lstm {
@@ -18,7 +18,10 @@ constexpr char kBackwardTarget[] = "tf_fused_lstm_backward";
 constexpr int64_t kWorkspaceAlignment = 64;
 
 struct LstmAttributes {
-  tfl_lstm_spec spec = {};
+  StackSpec spec;
+  // Whether the op has the lists, perhaps of no mask for any layer.
+  uint8_t has_dropout_mask = 0;
+  uint8_t has_recurrent_dropout_mask = 0;
   int32_t num_threads = 1;  // that the sizes were asked for; CPU
 };
 

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_fused_lstm import _keras, _xla
+from tf_fused_lstm.layers.group import Together, call_in_wrapper, run
 from tf_fused_lstm.layers.shared import LSTMOnOp
 
 
@@ -20,10 +21,14 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     The gate order is i, f, c, o.
 
     The op runs where it can: activations tanh, sigmoid, hard_sigmoid, relu or linear, any mask,
-    any initial state, stateful, dropout of the inputs, float16, bfloat16, float32, float64 and
-    the mixed policies, in functions compiled by XLA (`jit_compile=True`) too. `recurrent_dropout`
-    while training and other activations take Keras's own path, with the same results;
-    `fused_reason` says why. `unroll` changes nothing where the op runs.
+    any initial state, stateful, dropout and recurrent_dropout, float16, bfloat16, float32,
+    float64 and the mixed policies, in functions compiled by XLA (`jit_compile=True`) too. Other
+    activations take Keras's own path, with the same results; `fused_reason` says why. `unroll`
+    changes nothing where the op runs. From the same seed dropout drops what Keras's drops.
+
+    `keras.layers.Bidirectional(FusedLSTM(...))` runs both directions as one op, but where
+    initial_state is given or the two layers differ in more than their weights; its
+    `forward_layer.apart_reason` says why.
 
     While a GradientTape records the call the op keeps what the gradient reads; in inference it
     keeps nothing.
@@ -50,9 +55,16 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
         super().__init__(units, *args, use_fused=use_fused, **kwargs)
-        self._trains_fused = self._configuration_reason() is None and (
-            use_fused is True or not self.recurrent_dropout
-        )
+        self._together = Together()
+        self._apart_reason: str | None = None
+        self._may_run_op = self._configuration_reason() is None
+
+    @property
+    def apart_reason(self) -> str | None:
+        """Of the forward layer of a `keras.layers.Bidirectional`: why the latest call (or trace)
+        ran its directions as an op each, or by Keras, and not as one op. None where it did.
+        """
+        return self._apart_reason
 
     @property
     def supports_jit(self) -> bool:
@@ -61,7 +73,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         Not by `jit_compile="auto"`, as with a cuDNN LSTM: the op gains nothing, and each new number
         of steps would be a new compilation.
         """
-        if getattr(self, "_trains_fused", False):
+        if getattr(self, "_may_run_op", False):
             return not _keras.keras_chooses_jit() and _xla.available()
         return self._supports_jit
 
@@ -85,6 +97,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             mask = keras.tree.flatten(mask)[0]
         if not self._keras_refuses(sequences) and self._can_run_op(sequences, mask, training):
             return self._call_op(sequences, initial_state, mask, training)
+        self._apart_reason = self.fused_reason
         return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
 
     def _keras_refuses(self, sequences: Any) -> bool:
@@ -104,38 +117,64 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             return "use_cudnn=True asks for cuDNN"
         return None
 
-    def _stock_call_reason(self, training: Any) -> str | None:
-        if training and 0 < self.recurrent_dropout < 1:
-            return "recurrent_dropout while training"
-        if training and self.dropout and self.cell.implementation == 1:
-            return "dropout with a mask for each gate (implementation=1)"
-        return None
-
     @tf.autograph.experimental.do_not_convert
     def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:
-        cell = self.cell
-        x = self._to_x(sequences)
-        initial_state = self._initial_state(x, initial_state)
-        if cell.dropout or cell.recurrent_dropout:
-            # Keras draws the masks at every call, so that the seed moves on as Keras's does.
-            if initial_state is None:
-                h = tf.zeros([tf.shape(x)[0], cell.units], x.dtype)
-            else:
-                h = self._state(initial_state[0], x, 0)
-            self._maybe_config_dropout_masks(cell, x[:, 0, :], [h])
-            if training and 0 < cell.dropout < 1:
-                x = x * cell.get_dropout_mask(x[:, 0, :])[:, tf.newaxis, :]
-            self._maybe_reset_dropout_masks(cell)
-        with _keras.without_autocast():
-            kernel, recurrent_kernel, bias = (
-                None if variable is None else tf.convert_to_tensor(variable.value)
-                for variable in (cell.kernel, cell.recurrent_kernel, cell.bias)
-            )
-        output, h, c = self._run_op(x, (kernel, recurrent_kernel, bias), initial_state, mask)
-        if self.stateful:
-            for variable, state in zip(self.states, (h, c), strict=True):
-                variable.assign(state)
+        results = call_in_wrapper(self, sequences, initial_state, mask, training)
+        if results is not None:
+            return results
+        output, (h,), (c,) = run([[self]], sequences, [initial_state], mask, training)
         return (output, h, c) if self.return_state else output
+
+    def _op_inputs(self, x: tf.Tensor, initial_state: Any, training: Any) -> dict[str, Any]:
+        """The op's inputs for this layer's cell by name, None where there is none.
+
+        x is the lowest layer's input: only its batch and its type are this layer's too.
+        """
+        cell = self.cell
+        with _keras.without_autocast():
+            weights = {
+                name: None if variable is None else tf.convert_to_tensor(variable.value)
+                for name, variable in (
+                    ("kernel", cell.kernel),
+                    ("recurrent_kernel", cell.recurrent_kernel),
+                    ("bias", cell.bias),
+                )
+            }
+        state = self._initial_state(x, initial_state)
+        initial_h, initial_c = (
+            (None, None) if state is None else (self._state(part, x, 0) for part in state)
+        )
+        dropout_mask, recurrent_dropout_mask = self._dropout_masks(x, training)
+        return {
+            **weights,
+            "initial_h": initial_h,
+            "initial_c": initial_c,
+            "dropout_mask": dropout_mask,
+            "recurrent_dropout_mask": recurrent_dropout_mask,
+        }
+
+    def _dropout_masks(self, x: tf.Tensor, training: Any) -> tuple[Any, Any]:
+        """The cell's masks for this call in the op's form, drawn as Keras draws them."""
+        cell = self.cell
+        if not (cell.dropout or cell.recurrent_dropout):
+            return None, None
+
+        def drawn(masks: Any, rate: float) -> tf.Tensor | None:
+            if not training or not 0 < rate < 1:
+                return None
+            return tf.stack(masks if isinstance(masks, list) else [masks])
+
+        # At every call, trained or not, so that the seed moves on as Keras's does.
+        batch = x.shape[0] if x.shape[0] is not None else tf.shape(x)[0]
+        step = tf.zeros([batch, cell.kernel.shape[0]], x.dtype)
+        state = tf.zeros([batch, cell.units], x.dtype)
+        self._maybe_config_dropout_masks(cell, step, [state])
+        masks = (
+            drawn(cell.get_dropout_mask(step), cell.dropout),
+            drawn(cell.get_recurrent_dropout_mask(state), cell.recurrent_dropout),
+        )
+        self._maybe_reset_dropout_masks(cell)
+        return masks
 
     def _initial_state(self, x: tf.Tensor, initial_state: Any) -> tuple[Any, Any] | None:
         """The initial h and c; None for zeros."""

@@ -45,11 +45,13 @@ class LSTMOnOp(_StockLSTM):
 
     def _can_run_op(self, sequences: Any, mask: Any, training: Any) -> bool:
         """Whether this call runs the op; raises if it cannot and use_fused is True."""
-        reason = self._configuration_reason() or self._call_reason(sequences, mask, training)
-        self._last_reason = reason
+        self._last_reason = reason = self._why_not_op(sequences, mask, training)
         if reason is not None and self.use_fused is True:
             raise ValueError(self._cannot_fuse(reason))
         return reason is None
+
+    def _why_not_op(self, sequences: Any, mask: Any, training: Any) -> str | None:
+        return self._configuration_reason() or self._call_reason(sequences, mask, training)
 
     def _configuration_reason(self) -> str | None:
         """Why no call of this layer can run the op, or None."""
@@ -133,12 +135,12 @@ class LSTMOnOp(_StockLSTM):
         )
         inputs = composite.Inputs(
             x=x,
-            kernel=kernel,
-            recurrent_kernel=recurrent_kernel,
-            bias=bias,
-            initial_h=initial_h,
-            initial_c=initial_c,
-            mask=None if mask is None else self._mask(mask, x, batch_axis),
+            kernel=[kernel],
+            recurrent_kernel=[recurrent_kernel],
+            bias=[] if bias is None else [bias],
+            initial_h=[] if initial_h is None else [initial_h],
+            initial_c=[] if initial_c is None else [initial_c],
+            mask=[] if mask is None else [self._mask(mask, x, batch_axis)],
         )
         attributes = composite.Attributes(
             time_major=time_major,
@@ -150,7 +152,8 @@ class LSTMOnOp(_StockLSTM):
                 "recurrent_activation", self.cell.recurrent_activation
             ),
         )
-        return ops.run(inputs, attributes, training=None)
+        output, (final_h,), (final_c,) = ops.run(inputs, attributes, training=None)
+        return ops.FusedLSTMOutput(output, final_h, final_c)
 
     def _state(self, state: Any, x: tf.Tensor, batch_axis: int) -> tf.Tensor:
         state = tf.cast(tf.convert_to_tensor(state), x.dtype)

@@ -1,0 +1,142 @@
+// Layers on top of each other as one call: each but the first reads the output of the one below.
+//
+// A layer's description, inputs, outputs and gradients are the core's. Where a layer's neighbour is
+// the other side of a pointer (x above the first layer, output, grad_output and grad_x between two
+// layers) it is filled in here, as the reserve and the workspace are.
+#ifndef TF_FUSED_LSTM_CC_KERNELS_LSTM_STACK_H_
+#define TF_FUSED_LSTM_CC_KERNELS_LSTM_STACK_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cc/lstm/lstm.h"
+
+namespace tf_fused_lstm {
+
+using StackSpec = std::vector<tfl_lstm_spec>;
+
+struct StackForward {
+  std::vector<tfl_lstm_inputs> inputs;
+  std::vector<tfl_lstm_outputs> outputs;
+  void* reserve = nullptr;    // StackPlan::reserve_bytes, if training
+  void* workspace = nullptr;  // StackPlan::forward_workspace_bytes
+};
+
+struct StackBackward {
+  std::vector<tfl_lstm_inputs> inputs;
+  std::vector<tfl_lstm_saved> saved;
+  std::vector<tfl_lstm_gradients> gradients;
+  const void* reserve = nullptr;
+  void* workspace = nullptr;  // StackPlan::backward_workspace_bytes
+};
+
+// Where the layers' parts of reserve and workspace lie. A reserve holds every layer's, then the
+// outputs of all layers but the last.
+struct StackPlan {
+  std::vector<int64_t> reserves;  // offsets into the reserve, one a layer
+  std::vector<int64_t> outputs;   // likewise, one a layer but the last
+  int64_t slot_bytes = 0;         // of the largest output between two layers
+  int64_t reserve_bytes = 0;
+  int64_t forward_workspace_bytes = 0;
+  int64_t backward_workspace_bytes = 0;
+};
+
+// Bytes of the output of a layer below another.
+inline int64_t BetweenBytes(const tfl_lstm_spec& spec) {
+  const int64_t element = spec.dtype == TFL_FLOAT64 ? 8 : spec.dtype == TFL_FLOAT32 ? 4 : 2;
+  return spec.batch * spec.steps * spec.num_directions * spec.hidden_size * element;
+}
+
+inline int64_t AlignStack(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+inline void* StackPart(void* base, int64_t offset) { return static_cast<char*>(base) + offset; }
+inline const void* StackPart(const void* base, int64_t offset) {
+  return static_cast<const char*>(base) + offset;
+}
+
+// `sizes(spec, &layer_sizes)` asks the core.
+template <typename Sizes>
+tfl_status PlanStack(const StackSpec& spec, const Sizes& sizes, StackPlan* plan) {
+  *plan = StackPlan();
+  const size_t layers = spec.size();
+  const bool training = spec[0].training;
+  int64_t forward = 0, backward = 0;
+  for (size_t l = 0; l < layers; ++l) {
+    tfl_lstm_sizes layer;
+    const tfl_status status = sizes(spec[l], &layer);
+    if (status.code != TFL_OK) return status;
+    plan->reserves.push_back(plan->reserve_bytes);
+    // A single layer's reserve is the core's, byte for byte.
+    plan->reserve_bytes += layers == 1 ? layer.reserve_bytes : AlignStack(layer.reserve_bytes);
+    forward = std::max(forward, layer.forward_workspace_bytes);
+    backward = std::max(backward, layer.backward_workspace_bytes);
+    if (l + 1 < layers) {
+      plan->slot_bytes = std::max(plan->slot_bytes, AlignStack(BetweenBytes(spec[l])));
+    }
+  }
+  for (size_t l = 0; l + 1 < layers && training; ++l) {
+    plan->outputs.push_back(plan->reserve_bytes);
+    plan->reserve_bytes += AlignStack(BetweenBytes(spec[l]));
+  }
+  // Two slots: what a layer reads, and what it writes.
+  const int64_t slots = plan->slot_bytes * static_cast<int64_t>(std::min<size_t>(2, layers - 1));
+  plan->forward_workspace_bytes = forward + (training ? 0 : slots);
+  plan->backward_workspace_bytes = backward + slots;
+  tfl_status ok = {};
+  return ok;
+}
+
+// `forward(spec, inputs, outputs)` runs a layer on the device.
+template <typename Forward>
+tfl_status RunStackForward(const StackSpec& spec, const StackPlan& plan, StackForward call,
+                           const Forward& forward) {
+  const size_t layers = spec.size();
+  const bool training = spec[0].training;
+  const int64_t slots =
+      training ? 0 : plan.slot_bytes * static_cast<int64_t>(std::min<size_t>(2, layers - 1));
+  for (size_t l = 0; l < layers; ++l) {
+    tfl_lstm_outputs& outputs = call.outputs[l];
+    if (l > 0) call.inputs[l].x = call.outputs[l - 1].output;
+    if (l + 1 < layers) {
+      outputs.output = training ? StackPart(call.reserve, plan.outputs[l])
+                                : StackPart(call.workspace, l % 2 * plan.slot_bytes);
+    }
+    if (training) outputs.reserve = StackPart(call.reserve, plan.reserves[l]);
+    outputs.workspace = StackPart(call.workspace, slots);
+    const tfl_status status = forward(spec[l], call.inputs[l], outputs);
+    if (status.code != TFL_OK) return status;
+  }
+  tfl_status ok = {};
+  return ok;
+}
+
+// `backward(spec, inputs, saved, gradients)` runs a layer on the device.
+template <typename Backward>
+tfl_status RunStackBackward(const StackSpec& spec, const StackPlan& plan, StackBackward call,
+                            const Backward& backward) {
+  const size_t layers = spec.size();
+  const int64_t slots = plan.slot_bytes * static_cast<int64_t>(std::min<size_t>(2, layers - 1));
+  for (size_t l = layers; l-- > 0;) {
+    tfl_lstm_saved& saved = call.saved[l];
+    tfl_lstm_gradients& gradients = call.gradients[l];
+    if (l > 0) {
+      call.inputs[l].x = StackPart(call.reserve, plan.outputs[l - 1]);
+      gradients.grad_x = StackPart(call.workspace, (l - 1) % 2 * plan.slot_bytes);
+    }
+    if (l + 1 < layers) {
+      saved.output = StackPart(call.reserve, plan.outputs[l]);
+      saved.grad_output = StackPart(call.workspace, l % 2 * plan.slot_bytes);
+    }
+    saved.reserve = StackPart(call.reserve, plan.reserves[l]);
+    gradients.workspace = StackPart(call.workspace, slots);
+    const tfl_status status = backward(spec[l], call.inputs[l], saved, gradients);
+    if (status.code != TFL_OK) return status;
+  }
+  tfl_status ok = {};
+  return ok;
+}
+
+}  // namespace tf_fused_lstm
+
+#endif  // TF_FUSED_LSTM_CC_KERNELS_LSTM_STACK_H_

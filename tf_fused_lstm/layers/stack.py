@@ -1,0 +1,298 @@
+"""`FusedLSTMStack`: LSTM layers on top of each other as one op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_fused_lstm.layers.group import run, why_apart
+from tf_fused_lstm.layers.keras3 import FusedLSTM
+
+
+@keras.saving.register_keras_serializable(package="tf_fused_lstm")
+class FusedLSTMStack(keras.layers.Layer):
+    """Several LSTM layers, each on the output of the one below, in one op forward and backward.
+
+    The same as calling `keras.layers.LSTM` layers, or with `bidirectional` layers of
+    `keras.layers.Bidirectional(keras.layers.LSTM(...))`, one after the other, all but the last with
+    return_sequences. Weights are those layers' in their order:
+
+        stack.set_weights([w for layer in layers for w in layer.get_weights()])
+
+    `FusedLSTMStack.from_layers(layers)` makes a stack of such layers, weights included. Where the
+    op cannot run (see `FusedLSTM`) the layers run one after the other, with the same results;
+    `fused_reason` says why.
+
+    Args:
+        units: The units of each layer, of each of its directions.
+        bidirectional: Every layer has two directions, whose outputs are concatenated.
+        return_sequences: Give the last layer's output of every step, not only of the last.
+        return_state: Return the final states too.
+        stateful: As in `keras.layers.LSTM`.
+        use_fused: As in `FusedLSTM`.
+        name: As in every Keras layer, as are `dtype` and `trainable`.
+        dtype: Likewise.
+        trainable: Likewise.
+        **lstm_arguments: Of every layer, as `keras.layers.LSTM` takes them: activation, dropout,
+            recurrent_dropout, seed, initializers, ...; go_backwards only without bidirectional.
+
+    Call arguments:
+        sequences: `[batch, steps, features]`.
+        initial_state: A list of h and c, each `[batch, units]`, of every layer in turn, or of a
+            layer's forward and then its backward direction. Default: zeros, or the kept states if
+            `stateful`.
+        mask: `[batch, steps]`; for every layer.
+        training: Whether dropout is active.
+
+    Returns:
+        The output, `[batch, steps, units]`, or `[batch, units]` without return_sequences, of two
+        directions twice as wide; with return_state a tuple of it and the final states, in the order
+        of initial_state.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[int],
+        *,
+        bidirectional: bool = False,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        stateful: bool = False,
+        use_fused: bool | str = "auto",
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+        **lstm_arguments: Any,
+    ):
+        super().__init__(name=name, dtype=dtype, trainable=trainable)
+        self.units = _checked_units(units)
+        self.bidirectional = bool(bidirectional)
+        self.return_sequences = return_sequences
+        self.return_state = return_state
+        self.stateful = stateful
+        self.use_fused = use_fused
+        self.supports_masking = True
+        if self.bidirectional and lstm_arguments.get("go_backwards"):
+            raise ValueError("go_backwards must be False with bidirectional, got True")
+        self.layers = [self._make_layer(index, lstm_arguments) for index in range(len(self.units))]
+        self._last_reason: str | None = None
+
+    def _make_layer(self, index: int, arguments: dict[str, Any]) -> Any:
+        is_last = index + 1 == len(self.units)
+        layer = FusedLSTM(
+            self.units[index],
+            return_sequences=True if not is_last else self.return_sequences,
+            return_state=True,
+            stateful=self.stateful,
+            use_fused=self.use_fused,
+            dtype=self.dtype_policy,
+            name=f"lstm_{index}",
+            **arguments,
+        )
+        if not self.bidirectional:
+            return layer
+        return keras.layers.Bidirectional(
+            layer, dtype=self.dtype_policy, name=f"bidirectional_{index}"
+        )
+
+    @classmethod
+    def from_layers(cls, layers: Sequence[Any], **arguments: Any) -> FusedLSTMStack:
+        """A stack of the configuration of LSTM layers, and of their weights if they are built.
+
+        Args:
+            layers: `keras.layers.LSTM` layers, or `keras.layers.Bidirectional` around one each, that
+                differ in their units and, the last one, in return_sequences and return_state alone.
+            **arguments: The stack's own, such as name.
+
+        Raises:
+            ValueError: layers are not such layers; the message says which, and what differs.
+        """
+        layers = list(layers)
+        configurations = [_configuration_of(layer) for layer in layers]
+        if not configurations:
+            raise ValueError("layers must be one LSTM layer or more, got none")
+        first = configurations[0]
+        for layer, configuration in zip(layers, configurations, strict=True):
+            different = {k for k in first if configuration[k] != first[k]} - _OF_A_LAYER
+            if different:
+                raise ValueError(
+                    f"layers must have one configuration but for units; {layer.name} has another "
+                    f"{', '.join(sorted(different))} than {layers[0].name}"
+                )
+        for layer in layers[:-1]:
+            if not layer.return_sequences:
+                raise ValueError(f"{layer.name} must have return_sequences, as it is not the last")
+        shared = {k: v for k, v in first.items() if k not in _OF_A_LAYER}
+        last = configurations[-1]
+        stack = cls(
+            [configuration["units"] for configuration in configurations],
+            return_sequences=last["return_sequences"],
+            return_state=last["return_state"],
+            **{**shared, **arguments},
+        )
+        if all(layer.built for layer in layers):
+            inner = getattr(layers[0], "forward_layer", layers[0])
+            stack.build((None, None, inner.cell.kernel.shape[0]))
+            stack.set_weights([w for layer in layers for w in layer.get_weights()])
+        return stack
+
+    @property
+    def fused_reason(self) -> str | None:
+        """Why the latest call (or trace) did not run as one op; None where it did."""
+        return self._last_reason
+
+    def _cells(self) -> list[list[Any]]:
+        """The layers' directions."""
+        if not self.bidirectional:
+            return [[layer] for layer in self.layers]
+        return [[layer.forward_layer, layer.backward_layer] for layer in self.layers]
+
+    def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
+        shape = tuple(sequences_shape)
+        for layer in self.layers:
+            layer.build(shape)
+            layer.built = True
+            shape = (*shape[:2], self._width(layer))
+
+    def _width(self, layer: Any) -> int:
+        return 2 * layer.forward_layer.units if self.bidirectional else layer.units
+
+    def call(
+        self,
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: bool | None = False,
+    ) -> Any:
+        if keras.tree.is_nested(mask):
+            mask = keras.tree.flatten(mask)[0]
+        states = self._split(initial_state)
+        self._last_reason = self._why_not_fused(sequences, mask, training)
+        if self._last_reason is None:
+            output, final_h, final_c = self._call_op(sequences, states, mask, training)
+            finals = [v for pair in zip(final_h, final_c, strict=True) for v in pair]
+        elif self.use_fused is True:
+            raise ValueError(
+                f"{self.name}: use_fused=True, but the fused op cannot run: {self._last_reason}"
+            )
+        else:
+            output, finals = self._call_layers(sequences, states, mask, training)
+        return (output, *finals) if self.return_state else output
+
+    @tf.autograph.experimental.do_not_convert
+    def _call_op(self, sequences: Any, states: list[Any], mask: Any, training: Any) -> Any:
+        return run(self._cells(), sequences, states, mask, training)
+
+    def _call_layers(self, sequences: Any, states: list[Any], mask: Any, training: Any) -> Any:
+        """One layer after the other."""
+        output, finals = sequences, []
+        each = len(states) // len(self.layers)
+        for index, layer in enumerate(self.layers):
+            state = states[index * each : (index + 1) * each]
+            given = None if state[0] is None else [part for pair in state for part in pair]
+            output, *more = layer(output, initial_state=given, mask=mask, training=training)
+            finals += more
+        return output, finals
+
+    def _why_not_fused(self, sequences: Any, mask: Any, training: Any) -> str | None:
+        for directions in self._cells():
+            for cell in directions:
+                if not isinstance(cell, FusedLSTM):
+                    return f"{cell.name} is a keras.layers.LSTM"
+                if cell._keras_refuses(sequences):
+                    return f"{cell.name} refuses the input"
+                reason = cell._why_not_op(sequences, mask, training)
+                if reason is not None:
+                    return f"{cell.name}: {reason}"
+        return why_apart(self._cells())
+
+    def _split(self, initial_state: Any) -> list[Any]:
+        """A pair of h and c for each cell, or None for each."""
+        cells = sum(len(directions) for directions in self._cells())
+        if initial_state is None:
+            return [None] * cells
+        states = list(initial_state) if keras.tree.is_nested(initial_state) else [initial_state]
+        if len(states) != 2 * cells:
+            raise ValueError(
+                f"{self.name}: initial_state must be {2 * cells} tensors, h and c of each of "
+                f"{cells} cells, got {len(states)}"
+            )
+        return [states[i : i + 2] for i in range(0, len(states), 2)]
+
+    def reset_state(self) -> None:
+        """Sets the kept states of a stateful stack to zeros."""
+        for directions in self._cells():
+            for cell in directions:
+                cell.reset_state()
+
+    reset_states = reset_state
+
+    def compute_output_shape(self, sequences_shape: Any, initial_state_shape: Any = None) -> Any:
+        batch, steps = sequences_shape[0], sequences_shape[1]
+        width = self.units[-1] * (2 if self.bidirectional else 1)
+        output = (batch, steps, width) if self.return_sequences else (batch, width)
+        if not self.return_state:
+            return output
+        states = [(batch, cell.units) for directions in self._cells() for cell in directions]
+        return (output, *(state for state in states for _ in range(2)))
+
+    def compute_mask(self, _: Any, mask: Any) -> Any:
+        mask = keras.tree.flatten(mask)[0] if keras.tree.is_nested(mask) else mask
+        output_mask = mask if self.return_sequences else None
+        if not self.return_state:
+            return output_mask
+        return [output_mask] + [None] * (2 * sum(len(cells) for cells in self._cells()))
+
+    def get_config(self) -> dict[str, Any]:
+        lstm = self._cells()[0][0].get_config()
+        if self.bidirectional:
+            del lstm["go_backwards"]
+        own = {
+            "units": list(self.units),
+            "bidirectional": self.bidirectional,
+            "return_sequences": self.return_sequences,
+            "return_state": self.return_state,
+            "stateful": self.stateful,
+            "use_fused": self.use_fused,
+        }
+        shared = {k: v for k, v in lstm.items() if k not in _OF_A_LAYER and k not in own}
+        return {**shared, **super().get_config(), **own}
+
+
+# What a layer of a stack has of its own, or the stack for all of them.
+_OF_A_LAYER = {
+    "units", "name", "dtype", "trainable", "return_sequences", "return_state",
+    "zero_output_for_mask",
+}  # fmt: skip
+
+
+def _checked_units(units: Any) -> tuple[int, ...]:
+    if isinstance(units, int) or not units:
+        raise ValueError(f"units must be the units of each layer, such as [64, 64], got {units!r}")
+    return tuple(int(number) for number in units)
+
+
+def _configuration_of(layer: Any) -> dict[str, Any]:
+    """A layer's LSTM configuration, with bidirectional."""
+    wrapper = layer if isinstance(layer, keras.layers.Bidirectional) else None
+    if wrapper is not None and wrapper.merge_mode != "concat":
+        raise ValueError(f"{layer.name} must merge its directions by concat, as a stack does")
+    lstm = layer if wrapper is None else wrapper.forward_layer
+    if not isinstance(lstm, keras.layers.LSTM):
+        raise ValueError(
+            f"layers must be keras.layers.LSTM, or Bidirectional around one, got {layer.name}, a "
+            f"{type(layer).__name__}"
+        )
+    configuration = lstm.get_config()
+    if wrapper is not None:
+        backward = wrapper.backward_layer.get_config()
+        apart = {k for k in configuration if configuration[k] != backward.get(k)}
+        apart -= {"name", "go_backwards"}
+        if apart or configuration["go_backwards"]:
+            raise ValueError(f"the directions of {layer.name} differ: {', '.join(sorted(apart))}")
+        del configuration["go_backwards"]
+    configuration.pop("use_fused", None)
+    return {**configuration, "bidirectional": wrapper is not None}
