@@ -200,6 +200,11 @@ def activations(place: Place) -> None:
 def dropout_bias_and_state(place: Place) -> None:
     check_layer(place, use_bias=False, return_sequences=True)
     check_layer(place, dropout=0.4, seed=5, call={"training": True}, calls=2)
+    for dropout in (0.0, 0.3):
+        check_layer(
+            place, dropout=dropout, recurrent_dropout=0.4, seed=5, call={"training": True}, calls=2,
+            runs_op=IS_KERAS_3,
+        )  # fmt: skip
     layers = pair(stateful=True)
     x = normal(1, SHAPE)
     results = [[CPU.run(layers[0], x, runs_op=False) for _ in range(3)]]
@@ -209,7 +214,6 @@ def dropout_bias_and_state(place: Place) -> None:
 
 
 def keras_path(place: Place) -> None:
-    check_layer(place, recurrent_dropout=0.4, seed=5, call={"training": True}, runs_op=False)
     check_layer(place, activation="selu", runs_op=False)
 
 
@@ -228,6 +232,11 @@ def wrappers(place: Place) -> None:
     x = tf.where(MASK[..., np.newaxis], normal(1, SHAPE), 0)
     wanted = CPU.run(outputs_and_gradients(stacks[0]), x, runs_op=False)
     assert_close(place.run(outputs_and_gradients(stacks[1]), x), wanted)
+    if IS_KERAS_3:
+        stacks[1] = tfl.FusedLSTMStack.from_layers(stacks[0].layers[1:])
+        wanted = CPU.run(outputs_and_gradients(stacks[0]), x, runs_op=False)
+        got = place.run(outputs_and_gradients(stacks[1], mask=MASK), x)
+        assert_close(got, wanted)
 
 
 def higher_derivatives(place: Place) -> None:

@@ -83,12 +83,11 @@ TABLES = [
             ),
             Row("batch-major and time-major, any size, zero batch or steps", "layouts_and_sizes"),
             Row("activations tanh, sigmoid, hard_sigmoid, relu, linear", "activations"),
-            Row("`dropout`, `use_bias=False`, stateful", "dropout_bias_and_state"),
             Row(
-                "`recurrent_dropout` while training, other activations", "keras_path",
-                says="Keras's path",
+                "`dropout`, `recurrent_dropout`, `use_bias=False`, stateful", "dropout_bias_and_state"
             ),
-            Row("`Bidirectional`, stacks", "wrappers"),
+            Row("other activations", "keras_path", says="Keras's path"),
+            Row("both directions of `Bidirectional`, a `FusedLSTMStack` in one op", "wrappers"),
             Row("second order, Jacobians, forward mode", "higher_derivatives"),
             Row("`fit`, `evaluate`, `predict`", "training"),
             Row(

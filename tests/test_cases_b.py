@@ -189,9 +189,9 @@ def test_b9_reasons_and_strict_mode():
     with pytest.raises(ValueError, match="activation=selu"):
         tfl.FusedLSTM(4, activation="selu", use_fused=True)
     strict = tfl.FusedLSTM(4, recurrent_dropout=0.5, use_fused=True)
-    assert strict(X).shape == (3, 4)
-    with pytest.raises(ValueError, match="recurrent_dropout while training"):
-        strict(X, training=True)
+    assert strict(X, training=True).shape == (3, 4)
+    with pytest.raises(ValueError, match="the input is float64"):
+        tfl.FusedLSTM(4, use_fused=True, autocast=False)(tf.cast(X, tf.float64))
     for use_fused in ("yes", 1, None):
         with pytest.raises(ValueError, match="use_fused must be"):
             tfl.FusedLSTM(4, use_fused=use_fused)

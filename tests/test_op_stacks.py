@@ -399,7 +399,7 @@ def test_bad_arguments():
     x, kernel, recurrent = tensors["x"], tensors["kernel"], tensors["recurrent_kernel"]
     with pytest.raises(ValueError, match="kernel must be a list of two kernels a layer"):
         tfl.fused_lstm(x, kernel[0], recurrent[0], bidirectional=True)
-    with pytest.raises(ValueError, match="recurrent_kernel must be a list of 4 tensors.* got 3"):
+    with pytest.raises(ValueError, match=r"recurrent_kernel must be a list of 4 .* got 3"):
         tfl.fused_lstm(x, kernel, recurrent[:3], bidirectional=True)
     with pytest.raises(ValueError, match="bias must be a list of 4 tensors"):
         tfl.fused_lstm(x, kernel, recurrent, tensors["bias"][0], bidirectional=True)

@@ -71,7 +71,7 @@ def test_checks_fail_where_a_cell_is_not_true(monkeypatch, broken):
     kind = support_checks.tfl.FusedLSTM
     place = support_checks.Place("GPU" if broken == "place" else "CPU")
     if broken == "value":
-        call = kind._run_op if hasattr(kind, "_run_op") else kind._call_op
+        call = kind._call_op
         monkeypatch.setattr(kind, call.__name__, lambda *a, **k: _scaled(call(*a, **k)))
     elif broken == "path":
         monkeypatch.setattr(kind, "_can_run_op", lambda *_: False)

@@ -17,7 +17,7 @@ from tf_fused_lstm._version import __version__
 from tf_fused_lstm import _xla, convert
 from tf_fused_lstm import gradients as _gradients  # noqa: F401  (registers them)
 from tf_fused_lstm.convert.replace import LSTMReport, replace_lstm, restore_lstm
-from tf_fused_lstm.layers import FusedLSTM
+from tf_fused_lstm.layers import FusedLSTM, FusedLSTMStack
 from tf_fused_lstm.ops import FusedLSTMOutput, fused_lstm
 
 _xla.load_error()
@@ -26,6 +26,7 @@ __all__ = [
     "BuildInfo",
     "FusedLSTM",
     "FusedLSTMOutput",
+    "FusedLSTMStack",
     "LSTMReport",
     "__version__",
     "build_info",

@@ -77,25 +77,27 @@ class FusedLSTMStack(keras.layers.Layer):
         self.supports_masking = True
         if self.bidirectional and lstm_arguments.get("go_backwards"):
             raise ValueError("go_backwards must be False with bidirectional, got True")
-        self.layers = [self._make_layer(index, lstm_arguments) for index in range(len(self.units))]
+        # Of every direction of every layer, in the order of Keras's weights.
+        self.cell_layers = [
+            self._make_cell_layer(index, is_backward, lstm_arguments)
+            for index in range(len(self.units))
+            for is_backward in ((False, True) if self.bidirectional else (False,))
+        ]
         self._last_reason: str | None = None
 
-    def _make_layer(self, index: int, arguments: dict[str, Any]) -> Any:
+    def _make_cell_layer(self, index: int, is_backward: bool, arguments: dict[str, Any]) -> Any:
         is_last = index + 1 == len(self.units)
-        layer = FusedLSTM(
+        own: dict[str, Any] = {"return_sequences": self.return_sequences if is_last else True}
+        if self.bidirectional:  # as Keras's wrapper sets its layers
+            own |= {"go_backwards": is_backward, "zero_output_for_mask": own["return_sequences"]}
+        return FusedLSTM(
             self.units[index],
-            return_sequences=True if not is_last else self.return_sequences,
             return_state=True,
             stateful=self.stateful,
             use_fused=self.use_fused,
             dtype=self.dtype_policy,
-            name=f"lstm_{index}",
-            **arguments,
-        )
-        if not self.bidirectional:
-            return layer
-        return keras.layers.Bidirectional(
-            layer, dtype=self.dtype_policy, name=f"bidirectional_{index}"
+            name=f"{'backward' if is_backward else 'forward'}_{index}",
+            **{**arguments, **own},
         )
 
     @classmethod
@@ -103,8 +105,8 @@ class FusedLSTMStack(keras.layers.Layer):
         """A stack of the configuration of LSTM layers, and of their weights if they are built.
 
         Args:
-            layers: `keras.layers.LSTM` layers, or `keras.layers.Bidirectional` around one each, that
-                differ in their units and, the last one, in return_sequences and return_state alone.
+            layers: `keras.layers.LSTM` layers, or `keras.layers.Bidirectional` around one each,
+                that differ in units alone, and the last one in return_sequences and return_state.
             **arguments: The stack's own, such as name.
 
         Raises:
@@ -146,19 +148,16 @@ class FusedLSTMStack(keras.layers.Layer):
 
     def _cells(self) -> list[list[Any]]:
         """The layers' directions."""
-        if not self.bidirectional:
-            return [[layer] for layer in self.layers]
-        return [[layer.forward_layer, layer.backward_layer] for layer in self.layers]
+        each = 2 if self.bidirectional else 1
+        return [self.cell_layers[i : i + each] for i in range(0, len(self.cell_layers), each)]
 
     def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
         shape = tuple(sequences_shape)
-        for layer in self.layers:
-            layer.build(shape)
-            layer.built = True
-            shape = (*shape[:2], self._width(layer))
-
-    def _width(self, layer: Any) -> int:
-        return 2 * layer.forward_layer.units if self.bidirectional else layer.units
+        for directions in self._cells():
+            for cell in directions:
+                cell.build(shape)
+                cell.built = True
+            shape = (*shape[:2], sum(cell.units for cell in directions))
 
     def call(
         self,
@@ -188,30 +187,31 @@ class FusedLSTMStack(keras.layers.Layer):
 
     def _call_layers(self, sequences: Any, states: list[Any], mask: Any, training: Any) -> Any:
         """One layer after the other."""
-        output, finals = sequences, []
-        each = len(states) // len(self.layers)
-        for index, layer in enumerate(self.layers):
-            state = states[index * each : (index + 1) * each]
-            given = None if state[0] is None else [part for pair in state for part in pair]
-            output, *more = layer(output, initial_state=given, mask=mask, training=training)
-            finals += more
-        return output, finals
+        x, finals, states = sequences, [], list(states)
+        for directions in self._cells():
+            outputs = []
+            for index, cell in enumerate(directions):
+                output, *final = cell(x, initial_state=states.pop(0), mask=mask, training=training)
+                is_reversed = index == 1 and cell.return_sequences
+                outputs.append(keras.ops.flip(output, axis=1) if is_reversed else output)
+                finals += final
+            x = outputs[0] if len(outputs) == 1 else keras.ops.concatenate(outputs, axis=-1)
+        return x, finals
 
     def _why_not_fused(self, sequences: Any, mask: Any, training: Any) -> str | None:
-        for directions in self._cells():
-            for cell in directions:
-                if not isinstance(cell, FusedLSTM):
-                    return f"{cell.name} is a keras.layers.LSTM"
-                if cell._keras_refuses(sequences):
-                    return f"{cell.name} refuses the input"
-                reason = cell._why_not_op(sequences, mask, training)
-                if reason is not None:
-                    return f"{cell.name}: {reason}"
+        for cell in self.cell_layers:
+            if not isinstance(cell, FusedLSTM):
+                return f"{cell.name} is a keras.layers.LSTM"
+            if cell._keras_refuses(sequences):
+                return f"{cell.name} refuses the input"
+            reason = cell._why_not_op(sequences, mask, training)
+            if reason is not None:
+                return f"{cell.name}: {reason}"
         return why_apart(self._cells())
 
     def _split(self, initial_state: Any) -> list[Any]:
         """A pair of h and c for each cell, or None for each."""
-        cells = sum(len(directions) for directions in self._cells())
+        cells = len(self.cell_layers)
         if initial_state is None:
             return [None] * cells
         states = list(initial_state) if keras.tree.is_nested(initial_state) else [initial_state]
@@ -224,9 +224,8 @@ class FusedLSTMStack(keras.layers.Layer):
 
     def reset_state(self) -> None:
         """Sets the kept states of a stateful stack to zeros."""
-        for directions in self._cells():
-            for cell in directions:
-                cell.reset_state()
+        for cell in self.cell_layers:
+            cell.reset_state()
 
     reset_states = reset_state
 
@@ -236,7 +235,7 @@ class FusedLSTMStack(keras.layers.Layer):
         output = (batch, steps, width) if self.return_sequences else (batch, width)
         if not self.return_state:
             return output
-        states = [(batch, cell.units) for directions in self._cells() for cell in directions]
+        states = [(batch, cell.units) for cell in self.cell_layers]
         return (output, *(state for state in states for _ in range(2)))
 
     def compute_mask(self, _: Any, mask: Any) -> Any:
@@ -244,10 +243,10 @@ class FusedLSTMStack(keras.layers.Layer):
         output_mask = mask if self.return_sequences else None
         if not self.return_state:
             return output_mask
-        return [output_mask] + [None] * (2 * sum(len(cells) for cells in self._cells()))
+        return [output_mask] + [None] * (2 * len(self.cell_layers))
 
     def get_config(self) -> dict[str, Any]:
-        lstm = self._cells()[0][0].get_config()
+        lstm = self.cell_layers[0].get_config()
         if self.bidirectional:
             del lstm["go_backwards"]
         own = {
@@ -264,8 +263,7 @@ class FusedLSTMStack(keras.layers.Layer):
 
 # What a layer of a stack has of its own, or the stack for all of them.
 _OF_A_LAYER = {
-    "units", "name", "dtype", "trainable", "return_sequences", "return_state",
-    "zero_output_for_mask",
+    "units", "name", "trainable", "return_sequences", "return_state", "zero_output_for_mask",
 }  # fmt: skip
 
 
