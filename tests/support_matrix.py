@@ -84,7 +84,8 @@ TABLES = [
             Row("batch-major and time-major, any size, zero batch or steps", "layouts_and_sizes"),
             Row("activations tanh, sigmoid, hard_sigmoid, relu, linear", "activations"),
             Row(
-                "`dropout`, `recurrent_dropout`, `use_bias=False`, stateful", "dropout_bias_and_state"
+                "`dropout`, `recurrent_dropout`, `use_bias=False`, stateful",
+                "dropout_bias_and_state",
             ),
             Row("other activations", "keras_path", says="Keras's path"),
             Row("both directions of `Bidirectional`, a `FusedLSTMStack` in one op", "wrappers"),

@@ -29,13 +29,12 @@ try:
 except (ImportError, AttributeError):
     _autocast_scope = None
 
-try:
-    if USES_TF_KERAS:
-        _global_state = None
-    else:
-        from keras.src.backend.common import global_state as _global_state
-except ImportError:
-    _global_state = None
+_get_global: Any = None
+if not USES_TF_KERAS:
+    with contextlib.suppress(ImportError, AttributeError):
+        from keras.src.backend.common import global_state
+
+        _get_global = global_state.get_global_attribute
 
 
 def without_autocast() -> AbstractContextManager[Any]:
@@ -53,8 +52,6 @@ def keras_chooses_jit() -> bool:
 
 def calling_layer(layer: Any) -> Any:
     """The Keras 3 layer whose call is calling `layer`, which is being called; None if unknown."""
-    if _global_state is None:
-        return None
-    scopes = _global_state.get_global_attribute("name_scope_stack") or []
+    scopes = [] if _get_global is None else _get_global("name_scope_stack") or []
     callers = [getattr(scope, "caller", None) for scope in scopes[-2:]]
     return callers[0] if len(callers) == 2 and callers[1] is layer else None

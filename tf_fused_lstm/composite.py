@@ -177,7 +177,9 @@ def _run_cell(
     )
     outputs = outputs.write(0, zeros)
 
-    def step(t, h, c, output, outputs):
+    def step(
+        t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, output: tf.Tensor, outputs: tf.TensorArray
+    ) -> tuple[tf.Tensor | tf.TensorArray, ...]:
         gates = z_steps.read(t) + _gated_product(h, recurrent_kernel, factors)
         i, f, g, o = tf.split(gates, 4, axis=-1)
         new_c = recurrent_activation(f) * c + recurrent_activation(i) * activation(g)
