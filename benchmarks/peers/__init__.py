@@ -16,6 +16,7 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer("fused", "FusedLSTM", "fused_lstm:build_function", _TF),
+        Peer("fused-concrete", "FusedLSTM, concrete", "fused_lstm:build_concrete", _TF),
         Peer("fused-eager", "FusedLSTM, eager", "fused_lstm:build_eager", _TF),
         Peer("fused-layer", "FusedLSTM layer", "fused_lstm:build_layer", _KERAS),
         Peer("keras", "Keras LSTM", "keras_lstm:build", _KERAS),

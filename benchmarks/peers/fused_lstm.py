@@ -12,7 +12,12 @@ from benchmarks.problem import Mode, Problem
 
 def build_function(problem: Problem, mode: Mode, settings: Settings) -> Program:
     """`tfl.fused_lstm` in a `tf.function`."""
-    return _op_program(problem, mode, settings, eager=False)
+    return _op_program(problem, mode, settings)
+
+
+def build_concrete(problem: Problem, mode: Mode, settings: Settings) -> Program:
+    """The same, by its concrete function, as one calls a SavedModel's signature."""
+    return _op_program(problem, mode, settings, concrete=True)
 
 
 def build_eager(problem: Problem, mode: Mode, settings: Settings) -> Program:
@@ -25,7 +30,14 @@ def build_layer(problem: Problem, mode: Mode, settings: Settings) -> Program:
     return keras_lstm.layer_program(tfl.FusedLSTM, problem, mode, settings)
 
 
-def _op_program(problem: Problem, mode: Mode, settings: Settings, *, eager: bool) -> Program:
+def _op_program(
+    problem: Problem,
+    mode: Mode,
+    settings: Settings,
+    *,
+    eager: bool = False,
+    concrete: bool = False,
+) -> Program:
     # An eager read of a variable is an op of its own: inference holds its weights as tensors.
     hold = tf.identity if eager and mode == "forward" else tf.Variable
     with on_tensorflow.device(settings):
@@ -36,4 +48,6 @@ def _op_program(problem: Problem, mode: Mode, settings: Settings, *, eager: bool
     def call(x: tf.Tensor) -> tf.Tensor:
         return tfl.fused_lstm(x, kernel, recurrent_kernel, bias).output
 
-    return on_tensorflow.function_program(call, weights, problem, mode, settings, eager=eager)
+    return on_tensorflow.function_program(
+        call, weights, problem, mode, settings, eager=eager, concrete=concrete
+    )
