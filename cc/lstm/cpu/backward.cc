@@ -77,7 +77,7 @@ class BackwardPass {
       });
     }
     phase([](BackwardPass& pass, int index, int count) {
-      pass.PackRecurrent(index, count);
+      if (!pass.plan_.direct_recurrent) pass.PackRecurrent(index, count);
       pass.StartStates(index, count);
     });
     Recurrence(passes, directions, member);
@@ -240,7 +240,7 @@ class BackwardPass {
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
     if (turn < 4 && (panel + 1 < panels_ || !ends)) {
-      tile.next = tile.panel + depth * PanelWidth<T>() + turn * depth * Width<T>();
+      FetchQuarter(tile.panel + depth * PanelWidth<T>(), turn, depth, &tile);
     }
     for (int r = 0; r < rows; ++r) {
       if (depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * whole + p;
@@ -249,13 +249,17 @@ class BackwardPass {
       if (ends) PrefetchVectors(step, row + r, unit, vectors);
     }
     const int masks = spec_.num_recurrent_dropout_masks;
-    WithConstant<4>(vectors, [&](auto constant) {
-      if (masks < 4 || depth == 0) {
-        RunTileRows<constant.value>(tile, rows);
-      } else {
-        RunGateTiles<constant.value>(tile, rows, row, unit, dh);
-      }
-    });
+    if (plan_.direct_recurrent && depth > 0) {
+      DotRows(tile.a[0], recurrent_kernel_ + unit * whole, whole, vectors * Width<T>(), dh[0]);
+    } else {
+      WithConstant<4>(vectors, [&](auto constant) {
+        if (masks < 4 || depth == 0) {
+          RunTileRows<constant.value>(tile, rows);
+        } else {
+          RunGateTiles<constant.value>(tile, rows, row, unit, dh);
+        }
+      });
+    }
     if (!ends) return;
     for (int r = 0; r < rows && masks == 1; ++r) Drop(0, row + r, unit, vectors, dh[r]);
     for (int r = 0; r < rows; ++r) {
@@ -285,7 +289,7 @@ class BackwardPass {
         tile.a[r] += padded;
       }
       tile.panel += padded * PanelWidth<T>();
-      tile.next = nullptr;
+      tile.next[0] = nullptr;
     }
   }
 

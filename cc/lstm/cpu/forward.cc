@@ -73,7 +73,7 @@ class ForwardPass {
       phase(1, [](ForwardPass& pass, int index, int count) { pass.ConvertWeights(index, count); });
     }
     phase(1, [](ForwardPass& pass, int index, int count) {
-      pass.PackRecurrent(index, count);
+      if (!pass.plan_.direct_recurrent) pass.PackRecurrent(index, count);
       pass.StartStates(index, count);
     });
     for (int64_t begin = 0; begin < spec.steps; begin += plan.chunk_steps) {
@@ -99,6 +99,12 @@ class ForwardPass {
         member.Phase(plan.step_tasks, [&](int index, int count) {
           const Part part(directions * each, index, count);
           for (int64_t i = part.begin, next; i < part.end; i = next) {
+            if (plan.direct_recurrent) {
+              const int64_t direction = i / each, first = direction * each;
+              next = std::min(part.end, first + each);
+              passes[direction].StepRow(begin, step, i - first, next - first);
+              continue;
+            }
             const int64_t panel = i / tiles, first = panel * tiles;
             next = std::min(part.end, first + tiles);
             passes[i / each].StepTiles(begin, step, panel % passes->panels_, i - first,
@@ -114,6 +120,10 @@ class ForwardPass {
   void RowSteps(int64_t begin, int64_t end, int index) {
     const Part part(tiles_.tiles, index, plan_.row_tasks);
     for (int64_t step = begin; step < end; ++step) {
+      if (plan_.direct_recurrent) {
+        StepRow(begin, step, 0, panels_);
+        continue;
+      }
       for (int64_t panel = 0; panel < panels_; ++panel) {
         StepTiles(begin, step, panel, part.begin, part.end);
       }
@@ -261,6 +271,29 @@ class ForwardPass {
   }
   T* StepCell(int64_t step) const { return cell_ + (spec_.training ? step : 0) * state_; }
 
+  // One step of the only row, for the units of some panels, from the recurrent kernel as it lies.
+  // The sums are those of StepTiles, term by term.
+  void StepRow(int64_t begin, int64_t step, int64_t panel_begin, int64_t panel_end) {
+    const int64_t hidden = spec_.hidden_size, unit = panel_begin * Width<T>();
+    const int64_t panels = panel_end - panel_begin;
+    alignas(64) T z[kDirectUnits / Width<T>() * PanelWidth<T>()];
+    T* gates = StepGates(begin, step);
+    const T* a = spec_.num_recurrent_dropout_masks == 0 ? StepHidden(step) : Dropped(step, 0);
+    for (int64_t p = 0; p < hidden; p += kAddedRows) {
+      for (int gate = 0; gate < 4; ++gate) {
+        T* to = z + gate * Width<T>();
+        const int64_t at = gate * hidden + unit;
+        AddRows(a + p, recurrent_kernel_ + p * 4 * hidden + at, 4 * hidden,
+                p == 0 ? gates + at : to, p == 0 ? Width<T>() : PanelWidth<T>(), panels, to,
+                PanelWidth<T>());
+      }
+    }
+    for (int64_t i = 0; i < panels; ++i) {
+      const int64_t at = unit + i * Width<T>();
+      StepVector(step, 0, at, z + i * PanelWidth<T>(), gates + at);
+    }
+  }
+
   // One step for the rows of some tiles and the units of a panel. Tile by tile for each block of
   // the depth, so that the panel's part stays in the second-level cache.
   void StepTiles(int64_t begin, int64_t step, int64_t panel, int64_t tile_begin, int64_t tile_end) {
@@ -291,7 +324,7 @@ class ForwardPass {
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
     if (turn < 4 && (panel + 1 < panels_ || p + depth < hidden)) {
-      tile.next = tile.panel + depth * PanelWidth<T>() + turn * depth * Width<T>();
+      FetchQuarter(tile.panel + depth * PanelWidth<T>(), turn, depth, &tile);
     }
     if (p == 0) tile.from_stride = padded;
     const int masks = spec_.num_recurrent_dropout_masks;

@@ -75,6 +75,7 @@ HWY_NOINLINE void PackColumns(const Columns<T>& from, int64_t begin, int64_t dep
   constexpr int64_t kWidth = Width<T>();
   constexpr int64_t kPanel = PanelWidth<T>();
   constexpr int64_t kMostVectors = 4 * kBlockPanels;
+  constexpr int64_t kAhead = 8;  // rows
   int64_t source[kMostVectors], valid[kMostVectors];
   const int64_t vectors = 4 * panels;
   for (int64_t v = 0; v < vectors; ++v) {
@@ -89,7 +90,9 @@ HWY_NOINLINE void PackColumns(const Columns<T>& from, int64_t begin, int64_t dep
   }
   for (int64_t p = 0; p < depth; ++p) {
     const T* row = from.data + (begin + p) * from.stride;
+    const T* later = row + std::min(kAhead, depth - 1 - p) * from.stride;
     for (int64_t v = 0; v < vectors; ++v) {
+      if (valid[v] > 0) hwy::Prefetch(later + source[v]);
       T* to = packed + (v / 4 * depth + p) * kPanel + v % 4 * kWidth;
       if (HWY_LIKELY(valid[v] >= kWidth)) {
         hn::StoreU(hn::LoadU(d, row + source[v]), d, to);
@@ -253,6 +256,16 @@ HWY_NOINLINE void MultiplyBand(const Product<T>& product, const Band<T>& band, i
                      panel * kPanel);
       }
       tile.panel = packed_b + i * depth * kPanel;
+      // Rows of a for the tile after this one, two with each panel.
+      tile.next[0] = nullptr;
+      if (!product.a_transposed && t + 1 < band.tiles.tiles && depth > 0) {
+        const int64_t next = row + rows + 2 * i, last = band.Begin(t + 2) - 1;
+        if (next <= last) {
+          tile.next_step = 1;
+          tile.next[0] = band.part->a(next) + begin;
+          tile.next[1] = band.part->a(std::min(next + 1, last)) + begin;
+        }
+      }
       ProductTile(product, band.part->c, begin == 0 && !product.accumulate, tile, row, rows,
                   (panel + i) * kPanel);
     }

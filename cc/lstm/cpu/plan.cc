@@ -167,6 +167,8 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   plan->copy_x = plan->copy_chunk || spec.has_mask;
   plan->convert_weights = spec.weight_dtype != compute;
   plan->plain_gates = padded == hidden;
+  plan->direct_recurrent =
+      batch == 1 && plan->plain_gates && hidden <= kDirectUnits && recurrent_masks < 4;
   PlanTeam(spec, num_threads, plan);
   const int64_t state = sizes.Product({batch, padded});
   const int64_t step_gates = sizes.Product({state, 4});
@@ -188,7 +190,9 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
     forward.cell = sizes.Append(state, element, bytes);
     forward.hidden = sizes.Append(sizes.Product({2, state}), element, bytes);
   }
-  forward.recurrent = sizes.Append(sizes.Product({hidden, 4, padded}), element, bytes);
+  if (!plan->direct_recurrent) {
+    forward.recurrent = sizes.Append(sizes.Product({hidden, 4, padded}), element, bytes);
+  }
   forward.bias = sizes.Append(4 * padded, element, bytes);
   if (spec.has_mask) forward.first_valid = sizes.Append(batch, 8, bytes);
   if (plan->copy_chunk) {
@@ -212,7 +216,9 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   backward.grad_gates = sizes.Append(sizes.Product({steps, step_gates}), element, bytes);
   backward.grad_cell = sizes.Append(state, element, bytes);
   backward.carry = sizes.Append(state, element, bytes);
-  backward.recurrent = sizes.Append(sizes.Product({panel_padded, 4, padded}), element, bytes);
+  if (!plan->direct_recurrent) {
+    backward.recurrent = sizes.Append(sizes.Product({panel_padded, 4, padded}), element, bytes);
+  }
   if (spec.has_mask) backward.first_valid = sizes.Append(batch, 8, bytes);
   const int64_t x = sizes.Product({steps, batch, input});
   if (plan->copy_x) backward.x = sizes.Append(x, element, bytes);

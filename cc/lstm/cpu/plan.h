@@ -19,6 +19,9 @@ inline constexpr int64_t kBlockDepth = 512;
 inline constexpr int64_t kBlockPanels = 4;
 inline constexpr int64_t kBlockTiles = 172;
 inline constexpr int64_t kMaxPackedRows = 8;
+// Units up to which a single row reads recurrent_kernel as it lies instead of packed: beyond, its
+// rows are too many pages apart.
+inline constexpr int64_t kDirectUnits = 256;
 // Tiles that a step of the recurrence takes through a block of its depth together.
 inline constexpr int64_t kStepTiles = 16;
 
@@ -71,12 +74,13 @@ struct BackwardLayout {
 
 struct Plan {
   int64_t hidden_padded = 0;
-  bool convert_x = false;        // dtype is not the compute type
-  bool copy_chunk = false;       // forward reads copies of x: converted, or with dropout
-  bool copy_x = false;           // backward too, and of masked steps zeros
-  bool convert_weights = false;  // weight_dtype is not
-  bool plain_gates = false;      // hidden_padded == hidden
-  int shares = 1;                // places in the team
+  bool convert_x = false;         // dtype is not the compute type
+  bool copy_chunk = false;        // forward reads copies of x: converted, or with dropout
+  bool copy_x = false;            // backward too, and of masked steps zeros
+  bool convert_weights = false;   // weight_dtype is not
+  bool plain_gates = false;       // hidden_padded == hidden
+  bool direct_recurrent = false;  // the recurrence reads recurrent_kernel unpacked
+  int shares = 1;                 // places in the team
   // Rows of the batch are independent, and directions too: with few hidden units each share takes
   // some rows of a direction through all steps, in so many tasks a direction. Else (0) every step
   // is one phase whose tasks split the hidden units.

@@ -17,15 +17,18 @@ namespace HWY_NAMESPACE {
 
 // acc[r][v] += sum over p below depth of a[r][p * a_stride] * panel[p][v], a panel being packed:
 // PanelWidth columns for each p. A panel row stays in registers for all rows of the tile.
-// With kPrefetch, also fetches depth cache lines from `next`, one with every row of the panel.
+// With kPrefetch, every row of the panel also fetches what next[0] and next[1] point at, and moves
+// them by next_step.
 template <int kRows, int kVectors, bool kPrefetch, class D, class T = hn::TFromD<D>>
 HWY_INLINE void MultiplyTile(D d, const T* const* HWY_RESTRICT a, int64_t a_stride,
-                             const T* HWY_RESTRICT panel, int64_t depth, const T* next,
-                             hn::Vec<D> (&acc)[kRows][kVectors]) {
+                             const T* HWY_RESTRICT panel, int64_t depth, const T* const* next,
+                             int64_t next_step, hn::Vec<D> (&acc)[kRows][kVectors]) {
   constexpr int64_t kWidth = Width<T>();
   const T* HWY_RESTRICT row[kRows];
   TFL_UNROLL
   for (int r = 0; r < kRows; ++r) row[r] = a[r];
+  const T* next0 = kPrefetch ? next[0] : nullptr;
+  const T* next1 = kPrefetch ? next[1] : nullptr;
   const int64_t end = depth * a_stride;
   for (int64_t p = 0; p != end; p += a_stride) {
     hn::Vec<D> b[kVectors];
@@ -39,8 +42,10 @@ HWY_INLINE void MultiplyTile(D d, const T* const* HWY_RESTRICT a, int64_t a_stri
     }
     panel += 4 * kWidth;
     if constexpr (kPrefetch) {
-      hwy::Prefetch(next);
-      next += 64 / sizeof(T);
+      hwy::Prefetch(next0);
+      hwy::Prefetch(next1);
+      next0 += next_step;
+      next1 += next_step;
     }
   }
 }
@@ -65,12 +70,21 @@ struct Tile {
   int64_t a_stride = 1;
   const T* panel = nullptr;
   int64_t depth = 0;
-  const T* next = nullptr;  // depth cache lines that a later tile reads; null: none
+  const T* next[2] = {};  // what a later tile reads, fetched as in MultiplyTile; null: nothing
+  int64_t next_step = 0;
   const T* from[kTileRows] = {};
   int64_t from_stride = Width<T>();
   T* to[kTileRows] = {};
   int64_t to_stride = Width<T>();
 };
+
+// Lets a tile fetch quarter `turn` of a panel, half a vector with each of its rows twice.
+template <class T>
+HWY_INLINE void FetchQuarter(const T* panel, int64_t turn, int64_t depth, Tile<T>* tile) {
+  tile->next_step = Width<T>() / 2;
+  tile->next[0] = panel + turn * depth * Width<T>();
+  tile->next[1] = tile->next[0] + depth * tile->next_step;
+}
 
 template <int kRows, int kVectors, class T>
 HWY_NOINLINE void RunTile(const Tile<T>& tile) {
@@ -92,12 +106,12 @@ HWY_NOINLINE void RunTile(const Tile<T>& tile) {
     }
   }
   // A single row only waits for its panel: fetching another one at the same time gains nothing.
-  if (kRows > 1 && tile.next != nullptr) {
+  if (kRows > 1 && tile.next[0] != nullptr) {
     MultiplyTile<kRows, kVectors, kRows != 1>(d, tile.a, tile.a_stride, tile.panel, tile.depth,
-                                              tile.next, acc);
+                                              tile.next, tile.next_step, acc);
   } else {
     MultiplyTile<kRows, kVectors, false>(d, tile.a, tile.a_stride, tile.panel, tile.depth,
-                                         tile.next, acc);
+                                         tile.next, tile.next_step, acc);
   }
   TFL_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -149,6 +163,49 @@ HWY_NOINLINE void RunGatedTile(const Tile<T>& tile) {
 template <class T>
 HWY_INLINE void RunGatedTileRows(const Tile<T>& tile, int rows) {
   WithConstant<kTileRows>(rows, [&](auto constant) { RunGatedTile<constant.value>(tile); });
+}
+
+// to[v] = from[v] + the sum over p below kAddedRows of a[p] row p, rows being row_stride apart.
+constexpr int kAddedRows = 4;
+template <class T>
+HWY_INLINE void AddRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT rows, int64_t row_stride,
+                        const T* from, int64_t from_stride, int64_t vectors, T* to,
+                        int64_t to_stride) {
+  const Tag<T> d;
+  hn::Vec<Tag<T>> x[kAddedRows];
+  TFL_UNROLL
+  for (int p = 0; p < kAddedRows; ++p) x[p] = hn::Set(d, a[p]);
+  for (int64_t v = 0; v < vectors; ++v) {
+    auto sum = hn::LoadU(d, from + v * from_stride);
+    TFL_UNROLL
+    for (int p = 0; p < kAddedRows; ++p) {
+      sum = hn::MulAdd(x[p], hn::LoadU(d, rows + p * row_stride + v * Width<T>()), sum);
+    }
+    hn::StoreU(sum, d, to + v * to_stride);
+  }
+}
+
+// to[r] = the dot product of a and row r, `depth` being a number of whole vectors and `rows` of
+// kDottedRows.
+constexpr int kDottedRows = 4;
+template <class T>
+HWY_NOINLINE void DotRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int64_t depth,
+                          int64_t rows, T* HWY_RESTRICT to) {
+  const Tag<T> d;
+  for (int64_t r = 0; r < rows; r += kDottedRows, b += kDottedRows * depth) {
+    hn::Vec<Tag<T>> sum[kDottedRows];
+    TFL_UNROLL
+    for (int q = 0; q < kDottedRows; ++q) sum[q] = hn::Zero(d);
+    for (int64_t p = 0; p < depth; p += Width<T>()) {
+      const auto x = hn::LoadU(d, a + p);
+      TFL_UNROLL
+      for (int q = 0; q < kDottedRows; ++q) {
+        sum[q] = hn::MulAdd(x, hn::LoadU(d, b + q * depth + p), sum[q]);
+      }
+    }
+    TFL_UNROLL
+    for (int q = 0; q < kDottedRows; ++q) to[r + q] = hn::GetLane(hn::SumOfLanes(d, sum[q]));
+  }
 }
 
 // Cuts rows into tiles of nearly equal height.
