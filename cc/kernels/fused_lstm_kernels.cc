@@ -112,12 +112,17 @@ class FusedLSTMGradOp : public OpKernel {
     SetForAll(&spec, true);
     TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx, spec, &call.saved));
     const Device device(ctx);
-    StackPlan plan;
-    TF_RETURN_IF_ERROR(MakePlan(device, spec, &plan));
-
-    Forward again;  // alive until backward is queued
     const Tensor* given = nullptr;
     TF_RETURN_IF_ERROR(ctx->input("reserve", &given));
+    StackPlan plan;
+    TF_RETURN_IF_ERROR(ToStatus(PlanStackFor(
+        given->NumElements(),
+        [&](const tfl_lstm_spec& layer, tfl_lstm_sizes* sizes) {
+          return device.Sizes(layer, sizes);
+        },
+        &spec, &plan)));
+
+    Forward again;  // alive until backward is queued
     bool keeps = false;
     TF_RETURN_IF_ERROR(CheckReserve(given->shape(), plan, &keeps));
     if (keeps) {

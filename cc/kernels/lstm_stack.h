@@ -87,6 +87,27 @@ tfl_status PlanStack(const StackSpec& spec, const Sizes& sizes, StackPlan* plan)
   return ok;
 }
 
+// The plan for a reserve of `reserve_bytes`, 0 for none. TensorFlow's TF32 switch may have moved
+// since forward kept it, and with it the kernels that keep and read a reserve; its size tells how
+// the switch stood, and `spec` is set to that.
+template <typename Sizes>
+tfl_status PlanStackFor(int64_t reserve_bytes, const Sizes& sizes, StackSpec* spec,
+                        StackPlan* plan) {
+  const tfl_status status = PlanStack(*spec, sizes, plan);
+  if (status.code != TFL_OK || reserve_bytes == 0 || reserve_bytes == plan->reserve_bytes) {
+    return status;
+  }
+  StackSpec other = *spec;
+  for (tfl_lstm_spec& layer : other) layer.allow_tf32 = !layer.allow_tf32;
+  StackPlan other_plan;
+  if (PlanStack(other, sizes, &other_plan).code == TFL_OK &&
+      other_plan.reserve_bytes == reserve_bytes) {
+    *spec = other;
+    *plan = other_plan;
+  }
+  return status;
+}
+
 // `forward(spec, inputs, outputs)` runs a layer on the device.
 template <typename Forward>
 tfl_status RunStackForward(const StackSpec& spec, const StackPlan& plan, StackForward call,

@@ -93,16 +93,17 @@ class LstmXlaKernel : public XlaOpKernel {
     return absl::OkStatus();
   }
 
-  absl::Status Plan(XlaOpKernelContext* ctx, const LstmAttributes& attributes,
+  // For a reserve of reserve_bytes that forward kept, 0 for none.
+  absl::Status Plan(XlaOpKernelContext* ctx, int64_t reserve_bytes, LstmAttributes* attributes,
                     StackPlan* plan) const {
     const int ordinal = std::max(ctx->compiler()->options().device_ordinal, 0);
-    return ToStatus(PlanStack(
-        attributes.spec,
+    return ToStatus(PlanStackFor(
+        reserve_bytes,
         [&](const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) {
           return on_gpu_ ? tfl_cuda_lstm_sizes(&spec, ordinal, sizes)
-                         : CpuSizes(spec, attributes.num_threads, sizes);
+                         : CpuSizes(spec, attributes->num_threads, sizes);
         },
-        plan));
+        &attributes->spec, plan));
   }
 
   // The same buffers must do for a run without a thread pool. The reserve does not depend on it.
@@ -166,7 +167,7 @@ class FusedLSTMXlaKernel : public LstmXlaKernel {
     LstmAttributes attributes;
     StackPlan plan;
     TF_RETURN_IF_ERROR(Describe(ctx, &attributes));
-    TF_RETURN_IF_ERROR(Plan(ctx, attributes, &plan));
+    TF_RETURN_IF_ERROR(Plan(ctx, 0, &attributes, &plan));
     TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> outputs,
                         EmitForward(ctx, Inputs(ctx, ctx->num_inputs()), attributes, plan));
     SetOutputs(ctx, outputs);
@@ -187,13 +188,13 @@ class FusedLSTMGradXlaKernel : public LstmXlaKernel {
     const StackSpec& spec = attributes.spec;
     std::vector<tfl_lstm_saved> unused;
     TF_RETURN_IF_ERROR(call_.DescribeSaved(ctx->op_kernel_context(), spec, &unused));
-    TF_RETURN_IF_ERROR(Plan(ctx, attributes, &plan));
 
     // After the shared inputs: output, reserve, grad_output, grad_final_h and grad_final_c.
     const int cells = static_cast<int>(spec.size()) * spec[0].num_directions;
     const int shared = ctx->num_inputs() - 3 - 2 * cells;
     std::vector<xla::XlaOp> operands = Inputs(ctx, ctx->num_inputs());
     const TensorShape reserve = ctx->op_kernel_context()->input(shared + 1).shape();
+    TF_RETURN_IF_ERROR(Plan(ctx, reserve.num_elements(), &attributes, &plan));
     bool keeps = false;
     TF_RETURN_IF_ERROR(CheckReserve(reserve, plan, &keeps));
     if (!keeps) {
