@@ -300,6 +300,34 @@ def test_shapes_while_tracing():
     assert all_unknown(tf.zeros((5, 7, 2)), kernels, recurrent).shape == (5, 7, 6)
 
 
+def test_graphs_from_before_there_were_stacks(rng):
+    """Nodes without the attributes that came later mean what they meant."""
+    problem = make_problem(rng, mask="random")
+    with tf.Graph().as_default():
+        x, kernel, recurrent = (
+            tf.constant(v) for v in (problem.x, problem.kernel, problem.recurrent_kernel)
+        )
+        output = tfl.fused_lstm(x, kernel, recurrent, mask=problem.mask, training=True).output
+        fetches = [output, *tf.gradients(output, [x, kernel, recurrent])]
+        with tf.compat.v1.Session() as session:
+            wanted = session.run(fetches)
+        names = [tensor.name for tensor in fetches]
+        graph_def = tf.compat.v1.get_default_graph().as_graph_def()
+    later = {"bidirectional", "num_dropout_mask", "num_recurrent_dropout_mask"}
+    nodes = [node for node in graph_def.node if node.op in ("FusedLSTM", "FusedLSTMGrad")]
+    assert len(nodes) == 2
+    for node in nodes:
+        assert later <= set(node.attr)
+        for name in later:
+            del node.attr[name]
+    with tf.Graph().as_default():
+        tf.import_graph_def(graph_def, name="")
+        with tf.compat.v1.Session() as session:
+            got = session.run(names)
+    for g, w in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(g, w)
+
+
 BATCH, STEPS, INPUT, HIDDEN = 3, 5, 2, (4, 6)
 # The argument that is wrong, its cell, its shape.
 WRONG = [
