@@ -176,10 +176,10 @@ class BackwardPass {
   static void Recurrence(BackwardPass* passes, int directions, Member& member) {
     const Plan& plan = passes->plan_;
     const int64_t steps = passes->spec_.steps;
-    if (plan.row_tasks > 0) {
+    if (plan.grad_row_tasks > 0) {
       member.Phase(1, [&](int index, int count) {
-        for (int i = index; i < plan.row_tasks * directions; i += count) {
-          passes[i / plan.row_tasks].RowSteps(i % plan.row_tasks);
+        for (int i = index; i < plan.grad_row_tasks * directions; i += count) {
+          passes[i / plan.grad_row_tasks].RowSteps(i % plan.grad_row_tasks);
         }
       });
       return;
@@ -191,24 +191,27 @@ class BackwardPass {
         for (int64_t i = part.begin, next; i < part.end; i = next) {
           const int64_t panel = i / tiles, first = panel * tiles;
           next = std::min(part.end, first + tiles);
-          passes[i / each].StepTiles(step, panel % passes->panels_, i - first, next - first);
+          passes[i / each].StepTiles(step, panel % passes->panels_, passes->tiles_, i - first,
+                                     next - first);
         }
       });
     }
   }
 
   void RowSteps(int index) {
-    const Part part(tiles_.tiles, index, plan_.row_tasks);
+    const Part part(spec_.batch, index, plan_.grad_row_tasks);
+    const TileRows tiles(part.end - part.begin, part.begin);
     for (int64_t step = spec_.steps - 1; step >= -1; --step) {
       for (int64_t panel = 0; panel < panels_; ++panel) {
-        StepTiles(step, panel, part.begin, part.end);
+        StepTiles(step, panel, tiles, 0, tiles.tiles);
       }
     }
   }
 
   // dh before step + 1, then step itself, for the rows of some tiles and a panel of units. Tile by
   // tile for each block of the depth, so that the panel's part stays in the second-level cache.
-  void StepTiles(int64_t step, int64_t panel, int64_t tile_begin, int64_t tile_end) {
+  void StepTiles(int64_t step, int64_t panel, const TileRows& tiles, int64_t tile_begin,
+                 int64_t tile_end) {
     const int64_t depth = step + 1 < spec_.steps ? 4 * plan_.hidden_padded : 0;
     alignas(64) T dh[kStepTiles * kTileRows][PanelWidth<T>()];
     for (int64_t first = tile_begin, last; first < tile_end; first = last) {
@@ -219,7 +222,7 @@ class BackwardPass {
       int64_t p = 0;
       do {
         for (int64_t tile = first; tile < last; ++tile) {
-          StepTile(step, panel, tile, tile - first, p, std::min(block, depth - p),
+          StepTile(step, panel, tiles, tile, tile - first, p, std::min(block, depth - p),
                    dh + (tile - first) * kTileRows);
         }
         p += block;
@@ -228,11 +231,11 @@ class BackwardPass {
   }
 
   // Adds depth [p, p + depth) to dh, and ends the step where that is the rest of it.
-  HWY_INLINE void StepTile(int64_t step, int64_t panel, int64_t tile_index, int64_t turn, int64_t p,
-                           int64_t depth, T (*dh)[PanelWidth<T>()]) {
+  HWY_INLINE void StepTile(int64_t step, int64_t panel, const TileRows& tiles, int64_t tile_index,
+                           int64_t turn, int64_t p, int64_t depth, T (*dh)[PanelWidth<T>()]) {
     const int64_t padded = plan_.hidden_padded, whole = 4 * padded;
-    const int64_t row = tiles_.Begin(tile_index), unit = panel * PanelWidth<T>();
-    const int rows = static_cast<int>(tiles_.Begin(tile_index + 1) - row);
+    const int64_t row = tiles.Begin(tile_index), unit = panel * PanelWidth<T>();
+    const int rows = static_cast<int>(tiles.Begin(tile_index + 1) - row);
     const int vectors = static_cast<int>(std::min<int64_t>(4, (padded - unit) / Width<T>()));
     const bool ends = depth == 0 || p + depth == whole;
     Tile<T> tile;

@@ -107,8 +107,8 @@ class ForwardPass {
             }
             const int64_t panel = i / tiles, first = panel * tiles;
             next = std::min(part.end, first + tiles);
-            passes[i / each].StepTiles(begin, step, panel % passes->panels_, i - first,
-                                       next - first);
+            passes[i / each].StepTiles(begin, step, panel % passes->panels_, passes->tiles_,
+                                       i - first, next - first);
           }
         });
       }
@@ -118,14 +118,15 @@ class ForwardPass {
  private:
   // All steps from `begin` to `end` for the rows of task `index` of plan_.row_tasks.
   void RowSteps(int64_t begin, int64_t end, int index) {
-    const Part part(tiles_.tiles, index, plan_.row_tasks);
+    const Part part(spec_.batch, index, plan_.row_tasks);
+    const TileRows tiles(part.end - part.begin, part.begin);
     for (int64_t step = begin; step < end; ++step) {
       if (plan_.direct_recurrent) {
         StepRow(begin, step, 0, panels_);
         continue;
       }
       for (int64_t panel = 0; panel < panels_; ++panel) {
-        StepTiles(begin, step, panel, part.begin, part.end);
+        StepTiles(begin, step, panel, tiles, 0, tiles.tiles);
       }
     }
   }
@@ -296,7 +297,8 @@ class ForwardPass {
 
   // One step for the rows of some tiles and the units of a panel. Tile by tile for each block of
   // the depth, so that the panel's part stays in the second-level cache.
-  void StepTiles(int64_t begin, int64_t step, int64_t panel, int64_t tile_begin, int64_t tile_end) {
+  void StepTiles(int64_t begin, int64_t step, int64_t panel, const TileRows& tiles,
+                 int64_t tile_begin, int64_t tile_end) {
     const int64_t hidden = spec_.hidden_size;
     alignas(64) T z[kStepTiles * kTileRows][4 * Width<T>()];
     for (int64_t first = tile_begin, last; first < tile_end; first = last) {
@@ -304,7 +306,7 @@ class ForwardPass {
       const int64_t block = last - first > 1 ? kBlockDepth : hidden;
       for (int64_t p = 0; p < hidden; p += block) {
         for (int64_t tile = first; tile < last; ++tile) {
-          StepTile(begin, step, panel, tile, tile - first, p, std::min(block, hidden - p),
+          StepTile(begin, step, panel, tiles, tile, tile - first, p, std::min(block, hidden - p),
                    z + (tile - first) * kTileRows);
         }
       }
@@ -312,11 +314,12 @@ class ForwardPass {
   }
 
   // Adds depth [p, p + depth) to z, and ends the step where that is the rest of it.
-  HWY_INLINE void StepTile(int64_t begin, int64_t step, int64_t panel, int64_t tile_index,
-                           int64_t turn, int64_t p, int64_t depth, T (*z)[4 * Width<T>()]) {
+  HWY_INLINE void StepTile(int64_t begin, int64_t step, int64_t panel, const TileRows& tiles,
+                           int64_t tile_index, int64_t turn, int64_t p, int64_t depth,
+                           T (*z)[4 * Width<T>()]) {
     const int64_t padded = plan_.hidden_padded, hidden = spec_.hidden_size;
-    const int64_t row = tiles_.Begin(tile_index), unit = panel * Width<T>();
-    const int rows = static_cast<int>(tiles_.Begin(tile_index + 1) - row);
+    const int64_t row = tiles.Begin(tile_index), unit = panel * Width<T>();
+    const int rows = static_cast<int>(tiles.Begin(tile_index + 1) - row);
     T* gates = StepGates(begin, step) + row * 4 * padded + unit;
     const T* hidden_before = StepHidden(step) + row * padded;
     Tile<T> tile;

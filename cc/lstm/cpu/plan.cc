@@ -54,6 +54,11 @@ constexpr int kMaxTasksPerShare = 4;
 constexpr int64_t kChunkRows = 512;
 // Recurrent weights, in elements, that every core may read by itself at each step.
 constexpr int64_t kSmallRecurrent = 64 << 10;
+// Larger ones that every core may read by itself in the backward pass, where a step's input is four
+// times as long and would else come from the other cores, if it has kShareRows rows to read them
+// for, or more where more cores than that share the third-level cache.
+constexpr int64_t kSharedRecurrent = 2 << 20;
+constexpr int64_t kShareRows = 8;
 // Rows that make a full tile on every target.
 constexpr int64_t kTileRows = 6;
 
@@ -127,6 +132,11 @@ void PlanTeam(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) {
     plan->row_tasks = static_cast<int>(row_tasks);
   } else {
     plan->shares = static_cast<int>(std::min<int64_t>(plan->shares, step_work / kMinShareWork));
+  }
+  plan->grad_row_tasks = plan->row_tasks;
+  if (plan->row_tasks == 0 && 4 * spec.hidden_size * plan->hidden_padded <= kSharedRecurrent &&
+      spec.batch / plan->shares >= std::max<int64_t>(kShareRows, plan->shares)) {
+    plan->grad_row_tasks = plan->shares;
   }
   plan->step_tasks = static_cast<int>(
       std::clamp<int64_t>(step_work / plan->shares / kTaskWork, 1, kMaxTasksPerShare));

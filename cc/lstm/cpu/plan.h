@@ -85,6 +85,7 @@ struct Plan {
   // some rows of a direction through all steps, in so many tasks a direction. Else (0) every step
   // is one phase whose tasks split the hidden units.
   int row_tasks = 0;
+  int grad_row_tasks = 0;   // likewise in the backward pass
   int step_tasks = 1;       // tasks per share of such a phase
   int64_t chunk_steps = 0;  // steps of the input projection that precede their recurrence
   ReserveLayout reserve;

@@ -210,11 +210,13 @@ HWY_NOINLINE void DotRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int6
 
 // Cuts rows into tiles of nearly equal height.
 struct TileRows {
-  explicit TileRows(int64_t rows)
-      : tiles((rows + kTileRows - 1) / kTileRows),
+  explicit TileRows(int64_t rows, int64_t first = 0)
+      : first(first),
+        tiles((rows + kTileRows - 1) / kTileRows),
         height(tiles > 0 ? rows / tiles : 0),
         taller(tiles > 0 ? rows % tiles : 0) {}
-  int64_t Begin(int64_t tile) const { return tile * height + std::min(tile, taller); }
+  int64_t Begin(int64_t tile) const { return first + tile * height + std::min(tile, taller); }
+  int64_t first;  // row
   int64_t tiles;
   int64_t height;
   int64_t taller;  // tiles with one row more, the first ones
