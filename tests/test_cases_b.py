@@ -69,6 +69,24 @@ def test_b4_stateful_with_a_smaller_batch():
     assert_close([v.value for v in fused.states], before, (0, 0))
 
 
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_b4_fit_whose_last_batch_is_smaller(run_eagerly):
+    """5 rows in batches of 3: an error, as Keras's layer gives, and no state of another batch."""
+    errors = []
+    for kind in (keras.layers.LSTM, tfl.FusedLSTM):
+        layer = kind(4, stateful=True)
+        model = keras.Sequential([keras.Input(batch_shape=(3, 5, 2)), layer])
+        model.compile("sgd", "mse", run_eagerly=run_eagerly, jit_compile=False)
+        with pytest.raises(REFUSED) as error:
+            model.fit(np.ones((5, 5, 2)), np.ones((5, 4)), batch_size=3, shuffle=False, verbose=0)
+        errors.append(str(error.value))
+        assert [tuple(v.shape) for v in layer.states] == [(3, 4)] * 2
+    if run_eagerly:
+        assert all("batch size: 3" in e and "batch size: 2" in e for e in errors)
+    else:
+        assert "FusedLSTM" in errors[1] and "initial_h" in errors[1]
+
+
 def test_b4_stateful_with_unknown_batch():
     with pytest.raises(ValueError, match="batch size must be static"):
         tfl.FusedLSTM(4, stateful=True)(keras.Input((5, 2)))

@@ -1,5 +1,6 @@
 """Weights, configurations and models that are saved and loaded."""
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -61,6 +62,22 @@ def test_d1_names_and_shapes():
     ]  # fmt: skip
 
 
+def test_d1_paths_in_a_weight_file(tmp_path):
+    contents = []
+    for kind in (keras.layers.LSTM, tfl.FusedLSTM):
+        path = tmp_path / f"{kind.__module__}.weights.h5"
+        sequential(kind(4)).save_weights(path)
+        names = []
+        with h5py.File(path) as file:
+            file.visit(names.append)
+            items = {name: file[name] for name in names}
+            contents.append({n: v.shape for n, v in items.items() if isinstance(v, h5py.Dataset)})
+    assert contents[1] == contents[0]
+    assert list(contents[1].items()) == [
+        (f"layers/lstm/cell/vars/{i}", shape) for i, shape in enumerate([(2, 16), (4, 16), (16,)])
+    ]
+
+
 EVERY_ARGUMENT = {
     "activation": "relu", "recurrent_activation": "hard_sigmoid", "use_bias": False,
     "kernel_initializer": "he_normal", "recurrent_initializer": "he_uniform",
@@ -119,6 +136,18 @@ np.savez({str(tmp_path / "outputs.npz")!r}, *[v.numpy() for v in model(arguments
 """)
     got = list(np.load(tmp_path / "outputs.npz").values())
     assert_close(got, model(arguments))  # that process has no GPU, this one may
+
+
+def test_d2_constant_mask(tmp_path):
+    layer = tfl.FusedLSTM(4, return_sequences=True)
+    entry = keras.Input((5, 2))
+    model = keras.Model(entry, layer(entry, mask=tf.constant(MASK)))
+    randomise(model)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert_close(loaded(X), model(X), (0, 0))
+    assert_close(loaded(X), layer(X, mask=MASK), (0, 0))
+    assert not np.allclose(loaded(X), layer(X))
 
 
 def exported(tmp_path, **arguments):
