@@ -243,33 +243,39 @@ def test_f_masked_training_step_equals_stock():
     assert_close(fused.get_weights(), stock.get_weights())
 
 
+# TensorFlow's allocator asks again for 10 seconds each time.
 OUT_OF_MEMORY = """
 import tensorflow as tf
 import tf_fused_lstm as tfl
 
 kernel, recurrent_kernel = tf.zeros((0, 4)), tf.zeros((1, 4))
 
-def call(batch, steps, **arguments):
-    return tfl.fused_lstm(tf.zeros((batch, steps, 0)), kernel, recurrent_kernel, **arguments)
+def call(batch, steps, training=False):
+    return tfl.fused_lstm(
+        tf.zeros((batch, steps, 0)), kernel, recurrent_kernel, return_sequences=not training,
+        training=training,
+    )
 
-for arguments in ({}, {"return_sequences": False, "training": True}):
-    for function in (call, tf.function(call), tf.function(call, jit_compile=True)):
-        try:
-            function(2**20, 2**20, **arguments)
-        except tf.errors.ResourceExhaustedError as error:
-            print(error.message)
-        assert not tf.reduce_any(function(3, 5, **arguments).output != 0)
+def train(batch, steps):
+    return call(batch, steps, training=True)
+
+for function in (call, tf.function(train), tf.function(call, jit_compile=True)):
+    try:
+        function(2**20, 2**20)
+    except tf.errors.ResourceExhaustedError as error:
+        print(error.message)
+    assert not tf.reduce_any(function(3, 5).output != 0)
 """
 
 
 def test_f12_out_of_memory():
-    """Terabytes of output, and of reserve: an error with the size, and smaller calls go on."""
+    """Terabytes of output, of reserve, under XLA: an error says how much; smaller calls go on."""
     result = run_python(OUT_OF_MEMORY)
     assert result.returncode == 0, result.stderr[-4000:]
     messages = result.stdout.strip()
-    assert messages.count("OOM when allocating tensor with shape[1048576,1048576,1]") == 2
-    assert len(re.findall(r"OOM when allocating tensor with shape\[\d{13,}\]", messages)) == 2
-    assert len(re.findall(r"Out of memory while trying to allocate \d", messages)) == 2
+    assert "OOM when allocating tensor with shape[1048576,1048576,1]" in messages
+    assert re.search(r"OOM when allocating tensor with shape\[\d{13,}\]", messages)
+    assert re.search(r"Out of memory while trying to allocate [\d.]+TiB", messages)
 
 
 @pytest.mark.gpu
