@@ -42,6 +42,7 @@ class ForwardPass {
       hidden_ = Buffer<T>(workspace, layout.hidden);
     }
     recurrent_ = Buffer<T>(workspace, layout.recurrent);
+    packed_kernel_ = Buffer<T>(workspace, layout.packed_kernel);
     bias_ = Buffer<T>(workspace, layout.bias);
     first_valid_ = Buffer<int64_t>(workspace, layout.first_valid);
     x_ = Buffer<T>(workspace, layout.x);
@@ -247,6 +248,10 @@ class ForwardPass {
                  hidden,
                  padded};
     product.bias = bias_;
+    if (plan_.keep_packed) {
+      product.packed = packed_kernel_;
+      product.is_packed = begin > 0;
+    }
     T* scratch = member_ + member * plan_.forward.member_size;
     if (spec_.num_dropout_masks < 4) {
       MultiplyTask(product, index, count, scratch);
@@ -424,6 +429,7 @@ class ForwardPass {
   T* cell_;
   T* hidden_;
   T* recurrent_;
+  T* packed_kernel_;
   T* bias_;
   int64_t* first_valid_;
   T* x_;

@@ -153,6 +153,9 @@ struct Product {
   Columns<T> b;
   const T* bias;            // [b.count], or null for zeros
   bool accumulate = false;  // add to what c holds instead
+  // Where all of b is packed for further products with it, of any number of rows.
+  T* packed = nullptr;
+  bool is_packed = false;
   int parts;
   Part part[2];
 };
@@ -275,11 +278,10 @@ HWY_NOINLINE void MultiplyBand(const Product<T>& product, const Band<T>& band, i
 // The part of c in `count` bands of at most kBlockTiles tiles and panels [panel_begin, panel_end).
 template <class T>
 HWY_NOINLINE void MultiplyBands(const Product<T>& product, const Band<T>* bands, int count,
-                                int64_t panel_begin, int64_t panel_end, T* scratch) {
+                                int64_t panel_begin, int64_t panel_end, bool keep, T* scratch) {
   constexpr int64_t kPanel = PanelWidth<T>();
   static_assert(kPanel <= kMaxPanel, "the scratch holds kBlockPanels panels");
   static_assert(kPackedRows <= kMaxPackedRows, "the scratch holds kBlockTiles packed tiles");
-  T* packed_b = scratch;
   T* packed_a = scratch + std::min(kBlockDepth, product.depth) * kBlockPanels * kMaxPanel;
   for (int64_t begin = 0; begin == 0 || begin < product.depth; begin += kBlockDepth) {
     const int64_t depth = std::min(kBlockDepth, product.depth - begin);
@@ -289,7 +291,14 @@ HWY_NOINLINE void MultiplyBands(const Product<T>& product, const Band<T>* bands,
     }
     for (int64_t panel = panel_begin; panel < panel_end; panel += kBlockPanels) {
       const int64_t panels = std::min(kBlockPanels, panel_end - panel);
-      if (product.b.kind == Columns<T>::kGatesTransposed) {
+      T* packed_b = scratch;
+      if (keep) {
+        const int64_t all = (product.b.count + kPanel - 1) / kPanel;
+        packed_b = product.packed + (begin * all + panel * depth) * kPanel;
+      }
+      if (keep && product.is_packed) {
+        // by an earlier product
+      } else if (product.b.kind == Columns<T>::kGatesTransposed) {
         for (int64_t i = 0; i < panels; ++i) {
           PackTransposed(product.b, begin, depth, (panel + i) * kPanel,
                          packed_b + i * depth * kPanel);
@@ -311,9 +320,11 @@ void MultiplyTask(const Product<T>& product, int index, int count, T* scratch) {
   int64_t tiles = 0;
   for (int k = 0; k < product.parts; ++k) tiles += TileRows(product.part[k].rows).tiles;
   if (panels == 0 || tiles == 0) return;
-  // The division into column_tasks x row_tasks whose largest task is smallest.
-  int64_t column_tasks = 1, smallest = INT64_MAX;
-  for (int64_t c = count; c >= 1; --c) {
+  // The division into column_tasks x row_tasks whose largest task is smallest. What is kept packed
+  // is divided by columns, whatever the rows, and not kept where those are too few.
+  const bool keep = product.packed != nullptr && panels >= count;
+  int64_t column_tasks = keep ? count : 1, smallest = INT64_MAX;
+  for (int64_t c = count; c >= 1 && !keep; --c) {
     if (count % c != 0) continue;
     const int64_t r = count / c;
     const int64_t largest = ((panels + c - 1) / c) * ((tiles + r - 1) / r);
@@ -338,7 +349,7 @@ void MultiplyTask(const Product<T>& product, int index, int count, T* scratch) {
       if (from < to) band[bands++] = {product.part[k], part.Begin(from), part.Begin(to)};
       first += part.tiles;
     }
-    MultiplyBands(product, band, bands, panel_begin, panel_end, scratch);
+    MultiplyBands(product, band, bands, panel_begin, panel_end, keep, scratch);
   }
 }
 

@@ -203,6 +203,11 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   if (!plan->direct_recurrent) {
     forward.recurrent = sizes.Append(sizes.Product({hidden, 4, padded}), element, bytes);
   }
+  plan->keep_packed = plan->chunk_steps < steps && masks < 4;
+  if (plan->keep_packed) {
+    const int64_t columns = sizes.RoundUp(4 * padded, kMaxPanel);
+    forward.packed_kernel = sizes.Append(sizes.Product({input, columns}), element, bytes);
+  }
   forward.bias = sizes.Append(4 * padded, element, bytes);
   if (spec.has_mask) forward.first_valid = sizes.Append(batch, 8, bytes);
   if (plan->copy_chunk) {

@@ -40,6 +40,7 @@ struct ForwardLayout {
   int64_t cell = 0;              // [batch, H_p]                    unless training
   int64_t hidden = 0;            // [2, batch, H_p]                 unless training
   int64_t recurrent = 0;         // packed recurrent_kernel
+  int64_t packed_kernel = 0;     // packed kernel                   if keep_packed
   int64_t bias = 0;              // [4, H_p]
   int64_t first_valid = 0;       // int64 [batch]                   if has_mask
   int64_t x = 0;                 // [masks or 1, chunk_steps, batch, input]  if copy_chunk
@@ -85,9 +86,10 @@ struct Plan {
   // some rows of a direction through all steps, in so many tasks a direction. Else (0) every step
   // is one phase whose tasks split the hidden units.
   int row_tasks = 0;
-  int grad_row_tasks = 0;   // likewise in the backward pass
-  int step_tasks = 1;       // tasks per share of such a phase
-  int64_t chunk_steps = 0;  // steps of the input projection that precede their recurrence
+  int grad_row_tasks = 0;    // likewise in the backward pass
+  int step_tasks = 1;        // tasks per share of such a phase
+  bool keep_packed = false;  // there are several chunks, whose products have the kernel in common
+  int64_t chunk_steps = 0;   // steps of the input projection that precede their recurrence
   ReserveLayout reserve;
   ForwardLayout forward;
   BackwardLayout backward;
