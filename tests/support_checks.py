@@ -380,3 +380,11 @@ def replace_and_restore(place: Place) -> None:
     assert_close(place.run(model, x), before)
     tfl.restore_lstm(model)
     assert_close(CPU.run(model, x, runs_op=False), before)
+
+
+def time_major(place: Place) -> None:
+    stock, fused = pair(time_major=True, return_sequences=True)
+    x = normal(1, (5, 3, 2))
+    got = place.run(outputs_and_gradients(fused, mask=MASK.T), x)
+    wanted = CPU.run(outputs_and_gradients(stock, mask=MASK.T), x, runs_op=False)
+    assert_close(got, wanted)

@@ -98,10 +98,11 @@ TABLES = [
         ],
     ),
     Table(
-        {"Keras 3": Column()},
+        {"Keras 3": Column(), "tf_keras": Column(tf_keras=True)},
         [
             Row("weights, masks, states, gradients of `LSTM`", "flags"),
             Row("`Bidirectional`, stacks", "wrappers"),
+            Row("`time_major`", "time_major", columns=("tf_keras",)),
             Row("mixed policies, float16, bfloat16", "half_precision"),
             Row("`fit`, `evaluate`, `predict`", "training"),
             Row("`replace_lstm`, `restore_lstm`", "replace_and_restore"),

@@ -73,6 +73,37 @@ def test_c4_pure_types(dtype):
     assert fused.fused_reason is None
 
 
+def test_c4_orthogonal_bfloat16():
+    """The default initialiser, for which TensorFlow has no bfloat16: rounded float32."""
+    narrow = tfl.FusedLSTM(4, dtype="bfloat16", recurrent_initializer=orthogonal())
+    wide = tfl.FusedLSTM(4, recurrent_initializer=orthogonal())
+    config = narrow.get_config()
+    for layer in (narrow, wide):
+        layer.build(X.shape)
+    got, wanted = (layer.cell.recurrent_kernel for layer in (narrow, wide))
+    assert got.dtype == "bfloat16"
+    np.testing.assert_array_equal(got, tf.cast(wanted, "bfloat16"))
+    assert narrow.get_config() == config
+    wrapper = keras.layers.Bidirectional(tfl.FusedLSTM(4, dtype="bfloat16"), dtype="bfloat16")
+    output = wrapper(inputs(dtype="bfloat16"))
+    assert output.dtype == "bfloat16" and np.all(np.isfinite(tf.cast(output, "float32")))
+
+
+def orthogonal():
+    return keras.initializers.Orthogonal(seed=3)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "mixed_bfloat16_from_float64"])
+def test_c4_types_without_a_kernel_say_so(dtype):
+    policy = keras.DTypePolicy(dtype) if dtype == "complex64" else keras.DTypePolicy("float64")
+    if dtype != "complex64":
+        policy._compute_dtype = "bfloat16"
+    layer = tfl.FusedLSTM(4, dtype=policy)
+    assert "the op has no kernel for" in layer.fused_reason
+    with pytest.raises(ValueError, match="the op has no kernel for"):
+        tfl.FusedLSTM(4, dtype=policy, use_fused=True)
+
+
 @pytest.mark.parametrize("units", [1, 3, 7, 17, 33, 65, 129])
 @pytest.mark.parametrize("features", [1, 5, 13])
 def test_c6_odd_sizes(units, features):

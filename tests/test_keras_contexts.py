@@ -13,23 +13,38 @@ X = inputs()
 
 
 def test_mirrored_strategy_trains_alike():
-    """E8: two replicas, here of one CPU, run the op and agree with Keras's layer."""
+    """E8: two replicas, here of one CPU, run the op, and train to the weights of one device."""
     printed = output_of("""
 import keras, numpy as np, tensorflow as tf
 import tf_fused_lstm as tfl
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 x = np.linspace(-1, 1, 80, dtype=np.float32).reshape(8, 5, 2)
-losses = []
-for kind in (keras.layers.LSTM, tfl.FusedLSTM):
+losses, weights = [], []
+mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+for kind, strategy in (
+    (keras.layers.LSTM, mirrored), (tfl.FusedLSTM, mirrored),
+    (tfl.FusedLSTM, tf.distribute.get_strategy()),
+):
     keras.utils.set_random_seed(1)
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with strategy.scope():
         layer = kind(4)
         model = keras.Sequential([keras.Input((5, 2)), layer, keras.layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=False)
     losses.append(model.fit(x, x.sum((1, 2)), batch_size=8, epochs=2, verbose=0).history["loss"])
+    weights.append(np.concatenate([w.ravel() for w in model.get_weights()]))
+    if strategy is mirrored and kind is tfl.FusedLSTM:
+        step = tf.function(lambda batch: strategy.run(model.train_step, (batch,)))
+        batch = next(iter(strategy.experimental_distribute_dataset(
+            tf.data.Dataset.from_tensor_slices((x, x.sum((1, 2)))).batch(8)
+        )))
+        graph = step.get_concrete_function(batch).graph
+        ops = [op.type for op in graph.get_operations()]
+        assert ops.count("FusedLSTM") == ops.count("FusedLSTMGrad") == 2, ops
 assert layer.fused_reason is None
 np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+np.testing.assert_allclose(losses[1], losses[2], rtol=1e-5)
+np.testing.assert_allclose(weights[1], weights[2], rtol=1e-5, atol=1e-6)
 print("equal")
 """)
     assert printed.splitlines()[-1] == "equal"

@@ -52,6 +52,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     _stock_cell = keras.layers.LSTMCell
     _stock_cell_name = "keras.layers.LSTMCell"
+    _orthogonal = keras.initializers.Orthogonal
 
     def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
         super().__init__(units, *args, use_fused=use_fused, **kwargs)
@@ -80,6 +81,10 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     @supports_jit.setter
     def supports_jit(self, value: bool) -> None:
         self._supports_jit = value
+
+    def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
+        with self._orthogonal_in_bfloat16():
+            super().build(sequences_shape, initial_state_shape)
 
     def call(
         self,

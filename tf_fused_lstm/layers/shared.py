@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -15,9 +17,10 @@ _StockLSTM: Any = object
 class LSTMOnOp(_StockLSTM):
     """A mixin before a stock LSTM layer, whose `call` asks `_can_run_op` and calls `_run_op`."""
 
-    # The stock layer's cell, and its name for people.
+    # The stock layer's cell, its name for people, and its default recurrent_initializer.
     _stock_cell: ClassVar[type]
     _stock_cell_name: ClassVar[str]
+    _orthogonal: ClassVar[type]
 
     def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
         if use_fused != "auto" and not isinstance(use_fused, bool):
@@ -36,6 +39,25 @@ class LSTMOnOp(_StockLSTM):
         None where the op runs.
         """
         return self._configuration_reason() or self._last_reason
+
+    @contextlib.contextmanager
+    def _orthogonal_in_bfloat16(self) -> Iterator[None]:
+        """Where weights of bfloat16 can be drawn orthogonal: TensorFlow has no such QR."""
+        cell = self.cell
+        initializer = cell.recurrent_initializer
+        orthogonal = isinstance(initializer, self._orthogonal)
+        if cell.variable_dtype != "bfloat16" or not orthogonal:
+            yield
+            return
+
+        def draw(shape: Any, dtype: Any = None, **kwargs: Any) -> tf.Tensor:
+            return tf.cast(initializer(shape, dtype="float32", **kwargs), "bfloat16")
+
+        cell.recurrent_initializer = draw
+        try:
+            yield
+        finally:
+            cell.recurrent_initializer = initializer
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "use_fused": self.use_fused}

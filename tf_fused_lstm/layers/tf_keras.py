@@ -53,6 +53,11 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
 
     _stock_cell = tf_keras.layers.LSTMCell
     _stock_cell_name = "tf_keras.layers.LSTMCell"
+    _orthogonal = tf_keras.initializers.Orthogonal
+
+    def build(self, input_shape: Any) -> None:
+        with self._orthogonal_in_bfloat16():
+            super().build(input_shape)
 
     def call(
         self,
