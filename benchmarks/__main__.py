@@ -163,6 +163,10 @@ def _start_tensorflow(options: argparse.Namespace) -> Settings:
 def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
+    on_tensorflow = {peer.uses_tensorflow for peer in options.peers}
+    if options.kernels and len(on_tensorflow) > 1:
+        # Two CUPTIs in one process: PyTorch's of CUDA 13 beside TensorFlow's of CUDA 12 crashed it.
+        parser.error("--kernels takes peers on TensorFlow or others in one run: choose by --peers")
     if options.profile and (options.json or options.plot):
         parser.error("--profile writes no report: leave out --json and --plot")
     console = Console()

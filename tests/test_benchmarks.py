@@ -246,7 +246,14 @@ def test_fused_call_is_one_op():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--shape", "1,2"], ["--peers", "nobody"], ["--threads", "0"], ["--set", "none"]]
+    "arguments",
+    [
+        ["--shape", "1,2"],
+        ["--peers", "nobody"],
+        ["--threads", "0"],
+        ["--set", "none"],
+        ["--kernels", "--peers", "fused,torch-graph"],
+    ],
 )
 def test_command_line_refuses(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
