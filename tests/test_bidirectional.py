@@ -168,6 +168,28 @@ def test_a_subclass_with_a_call_of_its_own_is_left_alone():
     assert_close(layer(X), wanted)
 
 
+def test_a_layer_subclass_with_a_call_of_its_own_runs_apart():
+    """What it does with the input in one direction is not to be lost."""
+
+    def twice(base):
+        class Twice(base):
+            def call(self, sequences, **arguments):
+                return super().call(sequences * (2.0 if self.go_backwards else 1.0), **arguments)
+
+        return Twice
+
+    def wrapped(base):
+        kind = twice(base)
+        return keras.layers.Bidirectional(kind(4), backward_layer=kind(4, go_backwards=True))
+
+    stock, fused = wrapped(keras.layers.LSTM), wrapped(tfl.FusedLSTM)
+    x = inputs()
+    stock(x), fused(x)
+    fused.set_weights(stock.get_weights())
+    assert_close(fused(x), stock(x))
+    assert "overrides call" in fused.forward_layer.apart_reason
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_compiled_function(jit_compile):
     stock, fused = bidirectional_pair(return_sequences=True)

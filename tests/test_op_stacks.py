@@ -436,3 +436,15 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"initial_h\[1\] must be float32"):
         states = [tf.zeros((3, 4), tf.float64 if i == 1 else tf.float32) for i in range(4)]
         tfl.fused_lstm(x, kernel, recurrent, initial_h=states, bidirectional=True)
+
+
+@pytest.mark.parametrize("steps", [2**50, 2**52, 2**54])
+def test_layers_whose_scratch_together_overflows(steps):
+    """Each layer alone is a size that exists; no element of x does."""
+    layers = 6
+    zeros = [tf.zeros([5, 20])] * (layers - 1)
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)):
+        tfl.fused_lstm(
+            tf.zeros([1, steps, 0]), [tf.zeros([0, 20]), *zeros], [tf.zeros([5, 20])] * layers,
+            return_sequences=False, training=True,
+        )  # fmt: skip

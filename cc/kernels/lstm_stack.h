@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <limits>
 #include <vector>
 
 #include "cc/lstm/lstm.h"
@@ -42,13 +44,31 @@ struct StackPlan {
   int64_t backward_workspace_bytes = 0;
 };
 
+// Sums and products of bytes that stop at kMostBytes: each layer passes the core's own checks, all
+// of them together need not.
+constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max();
+
+inline int64_t AddBytes(int64_t a, int64_t b) {
+  int64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? kMostBytes : sum;
+}
+inline int64_t MultiplyBytes(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? kMostBytes : product;
+}
+
 // Bytes of the output of a layer below another.
 inline int64_t BetweenBytes(const tfl_lstm_spec& spec) {
   const int64_t element = spec.dtype == TFL_FLOAT64 ? 8 : spec.dtype == TFL_FLOAT32 ? 4 : 2;
-  return spec.batch * spec.steps * spec.num_directions * spec.hidden_size * element;
+  if (spec.batch == 0 || spec.steps == 0 || spec.hidden_size == 0) return 0;
+  const int64_t cells = MultiplyBytes(MultiplyBytes(spec.batch, spec.steps), spec.hidden_size);
+  return MultiplyBytes(cells, spec.num_directions * element);
 }
 
-inline int64_t AlignStack(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+inline int64_t AlignStack(int64_t bytes) {
+  const int64_t up = AddBytes(bytes, 255);
+  return up == kMostBytes ? kMostBytes : up / 256 * 256;
+}
 
 inline void* StackPart(void* base, int64_t offset) { return static_cast<char*>(base) + offset; }
 inline const void* StackPart(const void* base, int64_t offset) {
@@ -68,7 +88,8 @@ tfl_status PlanStack(const StackSpec& spec, const Sizes& sizes, StackPlan* plan)
     if (status.code != TFL_OK) return status;
     plan->reserves.push_back(plan->reserve_bytes);
     // A single layer's reserve is the core's, byte for byte.
-    plan->reserve_bytes += layers == 1 ? layer.reserve_bytes : AlignStack(layer.reserve_bytes);
+    plan->reserve_bytes = AddBytes(
+        plan->reserve_bytes, layers == 1 ? layer.reserve_bytes : AlignStack(layer.reserve_bytes));
     forward = std::max(forward, layer.forward_workspace_bytes);
     backward = std::max(backward, layer.backward_workspace_bytes);
     if (l + 1 < layers) {
@@ -77,14 +98,25 @@ tfl_status PlanStack(const StackSpec& spec, const Sizes& sizes, StackPlan* plan)
   }
   for (size_t l = 0; l + 1 < layers && training; ++l) {
     plan->outputs.push_back(plan->reserve_bytes);
-    plan->reserve_bytes += AlignStack(BetweenBytes(spec[l]));
+    plan->reserve_bytes = AddBytes(plan->reserve_bytes, AlignStack(BetweenBytes(spec[l])));
   }
   // Two slots: what a layer reads, and what it writes.
-  const int64_t slots = plan->slot_bytes * static_cast<int64_t>(std::min<size_t>(2, layers - 1));
-  plan->forward_workspace_bytes = forward + (training ? 0 : slots);
-  plan->backward_workspace_bytes = backward + slots;
-  tfl_status ok = {};
-  return ok;
+  const int64_t slots =
+      MultiplyBytes(plan->slot_bytes, static_cast<int64_t>(std::min<size_t>(2, layers - 1)));
+  plan->forward_workspace_bytes = AddBytes(forward, training ? 0 : slots);
+  plan->backward_workspace_bytes = AddBytes(backward, slots);
+  tfl_status status = {};
+  // Some room is left for what a caller adds to align a buffer.
+  if (std::max({plan->reserve_bytes, plan->forward_workspace_bytes,
+                plan->backward_workspace_bytes}) > kMostBytes - 4096) {
+    status.code = TFL_INVALID_ARGUMENT;
+    std::snprintf(status.message, sizeof(status.message),
+                  "kernel and recurrent_kernel must be of layers whose scratch together fits in 63 "
+                  "bits of bytes, got %zu layers of batch %lld, steps %lld",
+                  layers, static_cast<long long>(spec[0].batch),
+                  static_cast<long long>(spec[0].steps));
+  }
+  return status;
 }
 
 // The plan for a reserve of `reserve_bytes`, 0 for none. TensorFlow's TF32 switch may have moved

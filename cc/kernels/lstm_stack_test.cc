@@ -53,5 +53,20 @@ TEST(PlanStackFor, KeepsTheSwitchWhereTheSizeTellsNothing) {
   }
 }
 
+TEST(PlanStack, RefusesLayersWhoseBytesTogetherOverflow) {
+  const auto large = [](const tfl_lstm_spec&, tfl_lstm_sizes* sizes) {
+    *sizes = {int64_t{1} << 61, int64_t{1} << 61, int64_t{1} << 61};
+    return tfl_status{};
+  };
+  StackPlan plan;
+  EXPECT_EQ(PlanStack(Spec(2, 8, false), large, &plan).code, TFL_OK);
+  for (int layers : {4, 6, 8, 9}) {
+    EXPECT_EQ(PlanStack(Spec(layers, 8, false), large, &plan).code, TFL_INVALID_ARGUMENT);
+  }
+  StackSpec spec = Spec(3, int64_t{1} << 40, false);
+  for (tfl_lstm_spec& layer : spec) layer.steps = int64_t{1} << 30;
+  EXPECT_EQ(PlanStack(spec, Sizes, &plan).code, TFL_INVALID_ARGUMENT);
+}
+
 }  // namespace
 }  // namespace tf_fused_lstm

@@ -144,6 +144,9 @@ def call_in_wrapper(
         return results
     if layer is not forward or not isinstance(backward, type(forward)):
         return None
+    if type(backward).call is not type(forward).call:
+        forward._apart_reason = f"{type(backward).__name__} overrides call"
+        return None
     backward._together.results = None
     forward._apart_reason = reason = _why_directions_apart(
         forward, backward, sequences, initial_state, mask, training
@@ -159,6 +162,13 @@ def call_in_wrapper(
         return ahead, final_h[0], final_c[0]
     backward._together.results = behind
     return ahead
+
+
+def forget_kept(layer: Any) -> None:
+    """Drops what an earlier call of a Bidirectional's forward layer left and nobody took."""
+    backward = getattr(_keras.calling_layer(layer), "backward_layer", None)
+    if isinstance(getattr(backward, "_together", None), Together):
+        backward._together.results = None
 
 
 def _why_directions_apart(

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_fused_lstm import _keras, _xla
-from tf_fused_lstm.layers.group import Together, call_in_wrapper, run
+from tf_fused_lstm.layers.group import Together, call_in_wrapper, forget_kept, run
 from tf_fused_lstm.layers.shared import LSTMOnOp
 
 
@@ -103,6 +103,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         if not self._keras_refuses(sequences) and self._can_run_op(sequences, mask, training):
             return self._call_op(sequences, initial_state, mask, training)
         self._apart_reason = self.fused_reason
+        forget_kept(self)
         return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
 
     def _keras_refuses(self, sequences: Any) -> bool:
@@ -124,9 +125,12 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     @tf.autograph.experimental.do_not_convert
     def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:
-        results = call_in_wrapper(self, sequences, initial_state, mask, training)
-        if results is not None:
-            return results
+        if type(self).call is FusedLSTM.call:  # an override may change what each direction reads
+            results = call_in_wrapper(self, sequences, initial_state, mask, training)
+            if results is not None:
+                return results
+        else:
+            self._apart_reason = f"{type(self).__name__} overrides call"
         output, (h,), (c,) = run([[self]], sequences, [initial_state], mask, training)
         return (output, h, c) if self.return_state else output
 
