@@ -180,7 +180,8 @@ def test_a_layer_subclass_with_a_call_of_its_own_runs_apart():
 
     def wrapped(base):
         kind = twice(base)
-        return keras.layers.Bidirectional(kind(4), backward_layer=kind(4, go_backwards=True))
+        with keras.saving.custom_object_scope({"Twice": kind}):
+            return keras.layers.Bidirectional(kind(4))
 
     stock, fused = wrapped(keras.layers.LSTM), wrapped(tfl.FusedLSTM)
     x = inputs()
