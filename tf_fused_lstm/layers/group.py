@@ -166,9 +166,10 @@ def call_in_wrapper(
 
 def forget_kept(layer: Any) -> None:
     """Drops what an earlier call of a Bidirectional's forward layer left and nobody took."""
-    backward = getattr(_keras.calling_layer(layer), "backward_layer", None)
-    if isinstance(getattr(backward, "_together", None), Together):
-        backward._together.results = None
+    backward: Any = getattr(_keras.calling_layer(layer), "backward_layer", None)
+    together = getattr(backward, "_together", None)
+    if isinstance(together, Together):
+        together.results = None
 
 
 def _why_directions_apart(

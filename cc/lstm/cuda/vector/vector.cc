@@ -126,8 +126,7 @@ tfl_status Backward(const BackwardRecurrence* calls, int directions, cudaStream_
   }
   TFL_RETURN_IF_ERROR(LaunchVectorBackward(plan, spec.dtype, directions, params, stream));
   for (int d = 0; d < directions; ++d) {
-    TFL_RETURN_IF_ERROR(
-        WritePreviousHiddenFromReserve(calls[d], scratch.first_valid[d], stream));
+    TFL_RETURN_IF_ERROR(WritePreviousHiddenFromReserve(calls[d], scratch.first_valid[d], stream));
   }
   return Ok();
 }
