@@ -1,4 +1,5 @@
-"""Rewriting graphs: TensorFlow builds CudnnRNN ops without a GPU, Keras says what they compute."""
+"""Rewriting graphs: TensorFlow builds CudnnRNN ops without a GPU, a reference in float64 says what
+they compute."""
 
 import json
 import pathlib
@@ -9,7 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from op_checks import LIMITS
+from reference import Problem as Cell
+from reference import Stack, relative_error
 from stacks import keras_stack, random_cell, random_cells
+from tensorflow.core.protobuf import saved_model_pb2
 from tf_keras.src.layers.rnn import cudnn_lstm as tf_keras_cudnn_lstm
 
 from tf_fused_lstm import convert
@@ -26,14 +31,20 @@ RNN = {
 
 
 class Problem:
-    """A stack of layers, its input and initial states, and what Keras makes of them."""
+    """A stack of layers, its input and initial states, and what cuDNN would make of them."""
 
-    def __init__(self, rng, layers=1, directions=1, lengths=None, time_major=True):
+    def __init__(
+        self, rng, layers=1, directions=1, lengths=None, time_major=True, dtype=tf.float32
+    ):
         self.layers, self.directions, self.time_major = layers, directions, time_major
-        self.cells = random_cells(rng, layers, directions, INPUTS, UNITS)
-        self.x = rng.standard_normal((BATCH, STEPS, INPUTS)).astype(np.float32)
+        to = tf.as_dtype(dtype).as_numpy_dtype
+        self.cells = [
+            convert.LSTMWeights(*(w.astype(to) for w in cell))
+            for cell in random_cells(rng, layers, directions, INPUTS, UNITS)
+        ]
+        self.x = rng.standard_normal((BATCH, STEPS, INPUTS)).astype(to)
         shape = (layers * directions, BATCH, UNITS)
-        self.h, self.c = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+        self.h, self.c = (rng.standard_normal(shape).astype(to) for _ in range(2))
         self.lengths = np.full(BATCH, STEPS, np.int32) if lengths is None else lengths
 
     @property
@@ -61,17 +72,31 @@ class Problem:
         return self.x, self.layout(self.h), self.layout(self.c)
 
     def wanted(self):
-        output = np.zeros((BATCH, STEPS, self.directions * UNITS), np.float32)
-        final = np.stack([self.h, self.c])
+        """Row by row, each of its own length."""
+        output = np.zeros((BATCH, STEPS, self.directions * UNITS))
+        final = np.stack([self.h, self.c]).astype(np.float64)
         for b, n in enumerate(self.lengths):
-            rows = slice(b, b + 1)
-            initial = list(zip(self.h[:, rows], self.c[:, rows], strict=True))
-            output[rows, :n], final[0][:, rows], final[1][:, rows] = keras_stack(
-                self.cells, self.directions, self.x[rows, :n], initial
-            )
+            output[b, :n], *states = self.stack(slice(b, b + 1), n).forward()
+            final[:, :, b] = np.squeeze(states, 2)
         if self.time_major:
             return self.layout(output), *final
         return output, *(self.layout(f) for f in final)
+
+    def stack(self, rows, steps):
+        """The reference's, of some rows."""
+        x, h, c = (
+            v.astype(np.float64) for v in (self.x[rows, :steps], self.h[:, rows], self.c[:, rows])
+        )
+        cells = [
+            Cell(
+                x, *(w.astype(np.float64) for w in weights), initial_h=h[i], initial_c=c[i],
+                go_backwards=i % self.directions == 1,
+            )
+            for i, weights in enumerate(self.cells)
+        ]  # fmt: skip
+        return Stack(
+            [cells[i : i + self.directions] for i in range(0, len(cells), self.directions)]
+        )
 
     def check(self, got):
         for g, w in zip(got, self.wanted(), strict=True):
@@ -94,17 +119,17 @@ def frozen(problem, op, weights, **attributes):
     with tf.Graph().as_default() as graph:
         x, h, c = (
             tf.compat.v1.placeholder(
-                tf.float32, [None if i == problem.batch_axis else n for i, n in enumerate(v.shape)],
+                v.dtype, [None if i == problem.batch_axis else n for i, n in enumerate(v.shape)],
                 name,
             )
             for name, v in zip("xhc", problem.feeds(), strict=True)
         )  # fmt: skip
-        if weights == "blob":
+        if weights in ("blob", "constant"):
             params = tf.constant(problem.blob())
         elif weights == "identity":
             params = tf.identity(tf.reshape(tf.constant(problem.blob()), [-1]))
         elif weights == "fed":
-            params = tf.compat.v1.placeholder(tf.float32, [None], "params")
+            params = tf.compat.v1.placeholder(problem.x.dtype, [None], "params")
         else:
             make = getattr(tf.raw_ops, f"CudnnRNNCanonicalToParams{weights.removeprefix('pack')}")
             lists = zip(("weights", "biases"), problem.canonical(), strict=True)
@@ -143,7 +168,8 @@ def test_cudnn_rnn(rng, op, directions, layers, weights):
     feeds = {"params:0": problem.blob()} if weights == "fed" else {}
     problem.check(run_rnn(problem, new, **feeds))
     counts = op_counts(new.node)
-    assert counts["FusedLSTM"] == layers * directions
+    assert counts["FusedLSTM"] == 1
+    assert not {"Reverse", "ReverseV2"} & set(counts)  # nor is anything else done around the op
     assert not [name for name in counts if name.startswith("Cudnn")]
     assert moved == {}
     (entry,) = entries
@@ -163,8 +189,42 @@ def test_sequence_lengths_and_layout(rng, directions, layers, time_major):
     problem = Problem(rng, layers, directions, lengths, time_major)
     new, _, _ = rewrite_graph_def(frozen(problem, "CudnnRNNV3", "blob"))
     problem.check(run_rnn(problem, new))
-    (masks,) = {n.attr["num_mask"].i for n in new.node if n.op == "FusedLSTM"}
-    assert masks == 1
+    (node,) = [n for n in new.node if n.op == "FusedLSTM"]
+    assert node.attr["num_mask"].i == 1
+    assert node.attr["N"].i == layers * directions
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("weights", ["constant", "fed"])
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_types(rng, dtype, weights, directions, layers):
+    lengths = np.array([4, STEPS, 1, 3], np.int32)
+    problem = Problem(rng, layers, directions, lengths, dtype=dtype)
+    new, _, _ = rewrite_graph_def(frozen(problem, "CudnnRNNV3", weights))
+    feeds = {"params:0": problem.blob()} if weights == "fed" else {}
+    limit, _ = LIMITS[dtype]
+    for got, wanted in zip(run_rnn(problem, new, **feeds), problem.wanted(), strict=True):
+        assert got.dtype == problem.x.dtype
+        assert relative_error(got, wanted) <= limit
+    assert op_counts(new.node)["FusedLSTM"] == 1
+
+
+def test_two_ops_of_a_graph(rng):
+    """One reads the other's output; each becomes one op."""
+    lower, upper = Problem(rng, 2, 1), Problem(rng, 1, 2)
+    with tf.Graph().as_default() as graph:
+        x, h, c = (tf.constant(v) for v in lower.feeds())
+        y = rnn(lower, "CudnnRNNV2", x, h, c, tf.constant(lower.blob())).output
+        upper.x = y_values = np.zeros((BATCH, STEPS, UNITS), np.float32)
+        upper.cells = random_cells(rng, 1, 2, UNITS, UNITS)
+        _, h, c = (tf.constant(v) for v in upper.feeds())
+        rnn(upper, "CudnnRNN", y, h, c, tf.constant(upper.blob()), name="rnn")
+    new, entries, _ = rewrite_graph_def(graph.as_graph_def())
+    assert [e.rewritten for e in entries] == [True, True]
+    assert op_counts(new.node)["FusedLSTM"] == 2
+    y_values[:] = lower.layout(lower.wanted()[0])
+    upper.check(run(new, {}, ["rnn:0", "rnn:1", "rnn:2"]))
 
 
 @pytest.mark.parametrize("batch_is_known", [False, True])
@@ -246,16 +306,17 @@ def test_left_for_its_attributes(rng, attributes, reason):
     assert op_counts(new.node) == op_counts(graph_def.node)
 
 
-def test_training_graph_is_left(rng):
-    problem = Problem(rng)
+@pytest.mark.parametrize("op", RNN)
+def test_training_graph_is_left(rng, op):
+    problem = Problem(rng, 2, 2)
     with tf.Graph().as_default() as graph:
         x, h, c = (tf.constant(v) for v in problem.feeds())
         params = tf.constant(problem.blob())
-        output = rnn(problem, "CudnnRNN", x, h, c, params)[0]
+        output = rnn(problem, op, x, h, c, params)[0]
         tf.gradients(output, x)
     new, entries, _ = rewrite_graph_def(graph.as_graph_def())
     assert {(e.op, e.rewritten) for e in entries} == {
-        ("CudnnRNN", False), ("CudnnRNNBackprop", False)
+        (op, False), (op.replace("RNN", "RNNBackprop"), False)
     }  # fmt: skip
     assert "its reserve is read: a training graph" in entries[0].detail
     assert "FusedLSTM" not in op_counts(new.node)
@@ -296,6 +357,12 @@ def exported(rng, path):
     return problem
 
 
+def saved_model_graph(path):
+    saved_model = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    (meta_graph,) = saved_model.meta_graphs
+    return meta_graph.graph_def
+
+
 def test_saved_model(rng, tmp_path):
     problem = exported(rng, tmp_path / "in")
     entries = rewrite(tmp_path / "in", tmp_path / "out")
@@ -304,6 +371,10 @@ def test_saved_model(rng, tmp_path):
     loaded = tf.saved_model.load(str(tmp_path / "out"))
     x, _, _ = problem.feeds()
     wanted = 2 * problem.wanted()[0]
+    graph_def = saved_model_graph(tmp_path / "out")
+    fused = [n for f in graph_def.library.function for n in f.node_def if n.op == "FusedLSTM"]
+    assert len(fused) == len([e for e in entries if e.op == "CudnnRNNV3"])
+    assert all(node.attr["N"].i == len(problem.cells) for node in fused)
     np.testing.assert_allclose(loaded.serve(x)["y"], wanted, **CLOSE)
     got = loaded.signatures["serving_default"](x=tf.constant(x))["y"]
     np.testing.assert_allclose(got, wanted, **CLOSE)

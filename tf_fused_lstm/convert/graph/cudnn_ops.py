@@ -194,7 +194,7 @@ def _is_whole_length(body: Body, lengths: Ref, x: Ref, time_axis: int) -> bool:
 
 
 def rewrite_rnn(body: Body, node: tf.compat.v1.NodeDef) -> str:
-    """Replaces an RNN op by one FusedLSTM a layer and direction; returns what it was, in words."""
+    """Replaces an RNN op by one FusedLSTM; returns what it was, in words."""
     is_v3 = node.op == "CudnnRNNV3"
     time_major = not is_v3 or "time_major" not in node.attr or node.attr["time_major"].b
     readers = body.consumers()
@@ -245,7 +245,7 @@ def _stack(
     c: tf.Tensor,
     lengths: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The layers: (output, output_h, output_c) as the RNN op gives them.
+    """All layers and directions in one op: (output, output_h, output_c) as the RNN op gives them.
 
     cuDNN runs a row's backward direction from its last valid step, and pads the output with zeros;
     a mask does both.
@@ -255,22 +255,14 @@ def _stack(
     if lengths is not None:
         mask = tf.sequence_mask(lengths, tf.shape(x)[time_axis])
         mask = tf.transpose(mask) if time_major else mask
+    kernels, recurrent_kernels, biases = (list(part) for part in zip(*cells, strict=True))
     initial_h, initial_c = (tf.unstack(s, len(cells), layer_axis) for s in (h, c))
-    final_h, final_c = [], []
-    for layer in range(model.num_layers):
-        outputs = []
-        for direction in range(model.directions):
-            i = layer * model.directions + direction
-            result = fused_lstm(
-                x, *cells[i], initial_h=initial_h[i], initial_c=initial_c[i], mask=mask,
-                time_major=time_major, go_backwards=direction == 1,
-                zero_output_for_mask=mask is not None, training=False,
-            )  # fmt: skip
-            final_h.append(result.final_h)
-            final_c.append(result.final_c)
-            outputs.append(tf.reverse(result.output, [time_axis]) if direction else result.output)
-        x = outputs[0] if len(outputs) == 1 else tf.concat(outputs, 2)
-    return x, tf.stack(final_h, layer_axis), tf.stack(final_c, layer_axis)
+    output, final_h, final_c = fused_lstm(
+        x, kernels, recurrent_kernels, biases, initial_h=initial_h, initial_c=initial_c, mask=mask,
+        time_major=time_major, bidirectional=model.bidirectional,
+        zero_output_for_mask=mask is not None, training=False,
+    )  # fmt: skip
+    return output, tf.stack(final_h, layer_axis), tf.stack(final_c, layer_axis)
 
 
 def rewrite_pack(body: Body, node: tf.compat.v1.NodeDef) -> str:

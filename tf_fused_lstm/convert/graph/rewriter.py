@@ -57,10 +57,10 @@ def rewrite_graph_def(
 ) -> tuple[tf.compat.v1.GraphDef, list[Entry], dict[str, str]]:
     """Rewrites the LSTMs of a graph, in the main graph and in its functions, to FusedLSTM.
 
-    CudnnRNN, CudnnRNNV2 and CudnnRNNV3 of mode lstm, with all layers and directions, and BlockLSTM
-    and BlockLSTMV2; CudnnRNNCanonicalToParams, CudnnRNNParamsToCanonical and CudnnRNNParamsSize
-    become ordinary ops. What FusedLSTM cannot express stays as it is: training graphs, projections,
-    peepholes, clipped cells, a cell in a while loop.
+    CudnnRNN, CudnnRNNV2 and CudnnRNNV3 of mode lstm, each as one op with all its layers and
+    directions, and BlockLSTM and BlockLSTMV2; CudnnRNNCanonicalToParams, CudnnRNNParamsToCanonical
+    and CudnnRNNParamsSize become ordinary ops. What FusedLSTM cannot express stays as it is:
+    training graphs, projections, peepholes, clipped cells, a cell in a while loop.
 
     Args:
         graph_def: The graph; it is not changed.
