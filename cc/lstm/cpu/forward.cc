@@ -147,11 +147,14 @@ class ForwardPass {
     const Tag<T> d;
     const int64_t hidden = spec_.hidden_size;
     const Part part(panels_, index, count);
+    constexpr int64_t kAhead = 8;  // rows, which may lie pages apart
     for (int64_t p = 0; p < hidden; ++p) {
+      const int64_t ahead = std::min(kAhead, hidden - 1 - p) * 4 * hidden;
       for (int gate = 0; gate < 4; ++gate) {
         const T* from = recurrent_kernel_ + (p * 4 + gate) * hidden;
         for (int64_t panel = part.begin; panel < part.end; ++panel) {
           const int64_t unit = panel * Width<T>();
+          hwy::Prefetch(from + ahead + unit);
           hn::StoreU(LoadPart(d, ComputeType<T>(), from + unit, hidden - unit), d,
                      recurrent_ + (panel * hidden + p) * PanelWidth<T>() + gate * Width<T>());
         }
@@ -280,23 +283,20 @@ class ForwardPass {
   // One step of the only row, for the units of some panels, from the recurrent kernel as it lies.
   // The sums are those of StepTiles, term by term.
   void StepRow(int64_t begin, int64_t step, int64_t panel_begin, int64_t panel_end) {
-    const int64_t hidden = spec_.hidden_size, unit = panel_begin * Width<T>();
-    const int64_t panels = panel_end - panel_begin;
-    alignas(64) T z[kDirectUnits / Width<T>() * PanelWidth<T>()];
-    T* gates = StepGates(begin, step);
+    const int64_t hidden = spec_.hidden_size;
+    alignas(64) T z[kRowPanels * PanelWidth<T>()];
     const T* a = spec_.num_recurrent_dropout_masks == 0 ? StepHidden(step) : Dropped(step, 0);
-    for (int64_t p = 0; p < hidden; p += kAddedRows) {
-      for (int gate = 0; gate < 4; ++gate) {
-        T* to = z + gate * Width<T>();
-        const int64_t at = gate * hidden + unit;
-        AddRows(a + p, recurrent_kernel_ + p * 4 * hidden + at, 4 * hidden,
-                p == 0 ? gates + at : to, p == 0 ? Width<T>() : PanelWidth<T>(), panels, to,
-                PanelWidth<T>());
+    for (int64_t panel = panel_begin, next; panel < panel_end; panel = next) {
+      next = std::min(panel_end, panel + kRowPanels);
+      const int64_t unit = panel * Width<T>();
+      T* gates = StepGates(begin, step) + unit;
+      WithConstant<kRowPanels>(static_cast<int>(next - panel), [&](auto panels) {
+        RunRow<panels.value>(a, hidden, recurrent_kernel_ + unit, gates, hidden, z);
+      });
+      for (int64_t i = 0; i < next - panel; ++i) {
+        const int64_t at = i * Width<T>();
+        StepVector(step, 0, unit + at, z + i * PanelWidth<T>(), gates + at);
       }
-    }
-    for (int64_t i = 0; i < panels; ++i) {
-      const int64_t at = unit + i * Width<T>();
-      StepVector(step, 0, at, z + i * PanelWidth<T>(), gates + at);
     }
   }
 

@@ -165,23 +165,41 @@ HWY_INLINE void RunGatedTileRows(const Tile<T>& tile, int rows) {
   WithConstant<kTileRows>(rows, [&](auto constant) { RunGatedTile<constant.value>(tile); });
 }
 
-// to[v] = from[v] + the sum over p below kAddedRows of a[p] row p, rows being row_stride apart.
-constexpr int kAddedRows = 4;
-template <class T>
-HWY_INLINE void AddRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT rows, int64_t row_stride,
-                        const T* from, int64_t from_stride, int64_t vectors, T* to,
-                        int64_t to_stride) {
+// z of one row for kPanels panels of units, from a kernel as it lies: its gates, and `from`'s, are
+// `hidden` apart, its rows 4 hidden. z is [kPanels][4] vectors. All of it stays in registers.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
+constexpr int kRowPanels = 2;
+#else
+constexpr int kRowPanels = 4;
+#endif
+template <int kPanels, class T>
+HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RESTRICT kernel,
+                         const T* from, int64_t hidden, T* z) {
   const Tag<T> d;
-  hn::Vec<Tag<T>> x[kAddedRows];
+  constexpr int64_t kWidth = Width<T>();
+  hn::Vec<Tag<T>> acc[4][kPanels];
   TFL_UNROLL
-  for (int p = 0; p < kAddedRows; ++p) x[p] = hn::Set(d, a[p]);
-  for (int64_t v = 0; v < vectors; ++v) {
-    auto sum = hn::LoadU(d, from + v * from_stride);
+  for (int gate = 0; gate < 4; ++gate) {
     TFL_UNROLL
-    for (int p = 0; p < kAddedRows; ++p) {
-      sum = hn::MulAdd(x[p], hn::LoadU(d, rows + p * row_stride + v * Width<T>()), sum);
+    for (int v = 0; v < kPanels; ++v) {
+      acc[gate][v] = hn::LoadU(d, from + gate * hidden + v * kWidth);
     }
-    hn::StoreU(sum, d, to + v * to_stride);
+  }
+  for (int64_t p = 0; p < depth; ++p, kernel += 4 * hidden) {
+    const auto x = hn::Set(d, a[p]);
+    TFL_UNROLL
+    for (int gate = 0; gate < 4; ++gate) {
+      TFL_UNROLL
+      for (int v = 0; v < kPanels; ++v) {
+        acc[gate][v] =
+            hn::MulAdd(x, hn::LoadU(d, kernel + gate * hidden + v * kWidth), acc[gate][v]);
+      }
+    }
+  }
+  TFL_UNROLL
+  for (int gate = 0; gate < 4; ++gate) {
+    TFL_UNROLL
+    for (int v = 0; v < kPanels; ++v) hn::Store(acc[gate][v], d, z + (4 * v + gate) * kWidth);
   }
 }
 
