@@ -7,15 +7,14 @@ library or its XLA kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_fused_lstm.activations import function_of
 
 
-@dataclass(frozen=True)
-class Attributes:
+class Attributes(NamedTuple):
     """The attributes that FusedLSTM and FusedLSTMGrad share, by their names in the op."""
 
     time_major: bool
@@ -30,8 +29,7 @@ class Attributes:
 Tensors = Sequence[tf.Tensor]
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """The inputs that FusedLSTM and FusedLSTMGrad share, in the op's order.
 
     A sequence holds one tensor a cell (a direction of a layer), or none.
@@ -59,8 +57,7 @@ class Inputs:
         return [*self.mask, *self.dropout_mask, *self.recurrent_dropout_mask]
 
 
-@dataclass(frozen=True)
-class _Cell:
+class _Cell(NamedTuple):
     """One direction of a layer; tensors in the type that is computed in, None where absent."""
 
     kernel: tf.Tensor
@@ -73,7 +70,7 @@ class _Cell:
 
     @classmethod
     def of(cls, inputs: Inputs, index: int, dtype: tf.DType) -> _Cell:
-        names = (field.name for field in fields(cls))
+        names = cls._fields
         return cls(
             **{
                 name: tf.cast(getattr(inputs, name)[index], dtype)

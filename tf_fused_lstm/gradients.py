@@ -5,7 +5,6 @@ The second makes every further derivative: second order, forward mode, Jacobians
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from tf_fused_lstm import _tensorflow, composite
 from tf_fused_lstm.ops import list_arguments, raw_ops_here
 
 _OPTIONAL = ("bias", "initial_h", "initial_c", "mask", "dropout_mask", "recurrent_dropout_mask")
-_ATTRIBUTES = tuple(field.name for field in dataclasses.fields(composite.Attributes))
+_ATTRIBUTES = composite.Attributes._fields
 
 
 def _attributes(op: Any) -> composite.Attributes:
@@ -70,7 +69,7 @@ def _fused_lstm_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tensor | 
         grad_output=grad_outputs[0],
         grad_final_h=grad_outputs[1 : 1 + cells],
         grad_final_c=grad_outputs[1 + cells :],
-        **vars(attributes),
+        **attributes._asdict(),
     )
     return [grad_x, *(tensor for tensors in lists for tensor in tensors),
             *_no_gradients(inputs)]  # fmt: skip

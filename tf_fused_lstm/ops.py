@@ -49,17 +49,8 @@ def _is_list(kernel: Any) -> bool:
     return rank != 1
 
 
-def _cells(name: str, value: Any, count: int | None) -> list[Any]:
-    """An argument as a list, of `count` tensors where there must be a list; none for None.
-
-    Of kernel itself, which decides it, count is None.
-    """
-    if name == "kernel":
-        return list(value) if _is_list(value) else [value]
-    if value is None and name != "recurrent_kernel":
-        return []
-    if count is None:
-        return [value]
+def _cells(name: str, value: Any, count: int) -> list[Any]:
+    """The argument's values for `count` kernels that are a list."""
     if not isinstance(value, (list, tuple)):
         raise ValueError(
             f"{name} must be a list of {count} tensors, as kernel is, got a {type(value).__name__}"
@@ -146,7 +137,7 @@ def fused_lstm(
     """
     x = to_float("x", x)
     is_list = _is_list(kernel)
-    kernels = _cells("kernel", kernel, None)
+    kernels = kernel if is_list else [kernel]
     if bidirectional and len(kernels) % 2:
         raise ValueError(
             f"kernel must be a list of two kernels a layer with bidirectional, got {len(kernels)}"
@@ -154,25 +145,26 @@ def fused_lstm(
     if bidirectional and go_backwards:
         raise ValueError("go_backwards must be False with bidirectional, got True")
     weight_dtype = _weight_dtype(x, kernels[0])
-    count = len(kernels) if is_list else None
 
     def cells(name: str, value: Any, dtype: tf.DType) -> list[tf.Tensor]:
-        values = _cells(name, value, count)
-        return [
-            to_dtype(f"{name}[{i}]" if is_list else name, cell, dtype)
-            for i, cell in enumerate(values)
-        ]
+        if not is_list:
+            return [to_dtype(name, value, dtype)]
+        values = _cells(name, value, len(kernels))
+        return [to_dtype(f"{name}[{i}]", cell, dtype) for i, cell in enumerate(values)]
+
+    def optional(name: str, value: Any, dtype: tf.DType) -> list[tf.Tensor]:
+        return [] if value is None else cells(name, value, dtype)
 
     inputs = composite.Inputs(
         x=x,
         kernel=cells("kernel", kernel, weight_dtype),
         recurrent_kernel=cells("recurrent_kernel", recurrent_kernel, weight_dtype),
-        bias=cells("bias", bias, weight_dtype),
-        initial_h=cells("initial_h", initial_h, x.dtype),
-        initial_c=cells("initial_c", initial_c, x.dtype),
+        bias=optional("bias", bias, weight_dtype),
+        initial_h=optional("initial_h", initial_h, x.dtype),
+        initial_c=optional("initial_c", initial_c, x.dtype),
         mask=[] if mask is None else [to_mask("mask", mask)],
-        dropout_mask=cells("dropout_mask", dropout_mask, x.dtype),
-        recurrent_dropout_mask=cells("recurrent_dropout_mask", recurrent_dropout_mask, x.dtype),
+        dropout_mask=optional("dropout_mask", dropout_mask, x.dtype),
+        recurrent_dropout_mask=optional("recurrent_dropout_mask", recurrent_dropout_mask, x.dtype),
     )
     attributes = composite.Attributes(
         time_major=time_major,
@@ -201,7 +193,10 @@ def raw_ops_here() -> ModuleType | None:
 
 def list_arguments(inputs: composite.Inputs) -> dict[str, Any]:
     """The inputs as keyword arguments of the raw ops."""
-    return {name: value if name == "x" else list(value) for name, value in vars(inputs).items()}
+    return {
+        name: list(value) if value.__class__ is tuple else value
+        for name, value in zip(composite.Inputs._fields, inputs, strict=True)
+    }
 
 
 def run(
@@ -214,6 +209,6 @@ def run(
     if training is None:
         training = _tensorflow.gradient_is_recorded(inputs.differentiable())
     output, final_h, final_c, _ = raw_ops.fused_lstm(
-        **list_arguments(inputs), **vars(attributes), training=training
+        **list_arguments(inputs), **attributes._asdict(), training=training
     )
     return output, list(final_h), list(final_c)
