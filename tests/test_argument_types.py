@@ -89,3 +89,49 @@ def test_f1_raw_op_refuses_other_types(call, argument, dtype):
     lists |= {"dropout_mask": [], "recurrent_dropout_mask": []}
     with pytest.raises((TypeError, AssertionError, tf.errors.InvalidArgumentError)):
         call(_loader.raw_ops().fused_lstm, **lists)
+
+
+FLAGS = ("time_major", "go_backwards", "bidirectional", "return_sequences",
+         "zero_output_for_mask", "training")  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("value", [1, 0, np.True_, np.False_])
+def test_f1_function_takes_other_bools(call, flag, value):
+    kernels, recurrent_kernels = [np.ones((2, 16), np.float32)] * 2, [np.ones((4, 16))] * 2
+    if flag != "bidirectional":
+        kernels, recurrent_kernels = kernels[0], recurrent_kernels[0]
+    elif not value:
+        kernels, recurrent_kernels = kernels[:1], recurrent_kernels[:1]
+    arguments = {"x": X + 1, "kernel": kernels, "recurrent_kernel": recurrent_kernels}
+    got, wanted = (
+        call(tfl.fused_lstm, **arguments, **{flag: v}).output for v in (value, bool(value))
+    )
+    np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("value", [None, "yes", 2, [], tf.constant(True)], ids=str)
+def test_f1_function_names_a_flag_that_is_none(call, flag, value):
+    if flag == "training" and value is None:
+        value = 0.5
+    weights = {name: np.zeros(shape, np.float32) for name, shape in WEIGHTS.items()}
+    with pytest.raises(ValueError, match=f"^{flag} must be True or False, got "):
+        call(tfl.fused_lstm, x=X, **weights, **{flag: value})
+
+
+@pytest.mark.parametrize("value", [None, 1, 0, np.True_, "yes", ""], ids=repr)
+@pytest.mark.parametrize("flag", ["return_sequences", "go_backwards", "zero_output_for_mask"])
+def test_layer_reads_flags_as_keras_does(flag, value):
+    """By their truth: return_sequences=None gives the last output."""
+    x, mask = np.ones((3, 5, 2), np.float32), np.ones((3, 5), bool)
+    mask[1, 2:] = False
+    stock, fused = (
+        kind(4, **{"return_sequences": True, flag: value})
+        for kind in (keras.layers.LSTM, tfl.FusedLSTM)
+    )
+    wanted = stock(x, mask=mask)
+    fused.build(x.shape)
+    fused.set_weights(stock.get_weights())
+    np.testing.assert_allclose(fused(x, mask=mask), wanted, rtol=1e-5, atol=1e-6)
+    assert fused.fused_reason is None

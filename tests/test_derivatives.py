@@ -55,6 +55,69 @@ def test_a12_gradient_penalty(masked, return_sequences, go_backwards, in_graph):
     assert layers[1].fused_reason is None
 
 
+def gradient_penalty(x, kernel, recurrent_kernel, bias, mask=None, **masks):
+    """The gradient of ||d sum(output^2) / dx||^2, which differentiates FusedLSTMGrad."""
+    sources = [x, kernel, recurrent_kernel, bias]
+    with tf.GradientTape() as outer:
+        outer.watch(sources)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            result = tfl.fused_lstm(x, kernel, recurrent_kernel, bias, mask=mask, **masks)
+            loss = tf.reduce_sum(result.output**2)
+        penalty = tf.reduce_sum(inner.gradient(loss, x) ** 2)
+    return outer.gradient(penalty, sources)
+
+
+def penalty_arguments(rng):
+    problem = make_problem(rng, mask="holes")
+    names = ("x", "kernel", "recurrent_kernel", "bias", "mask")
+    masks = {"dropout_mask": (4, 3, 2), "recurrent_dropout_mask": (1, 3, 4)}
+    return {name: tf.constant(getattr(problem, name)) for name in names} | {
+        name: tf.constant((rng.random(shape) < 0.6) / 0.6) for name, shape in masks.items()
+    }
+
+
+@pytest.mark.parametrize("jit_compile", [None, True])
+@pytest.mark.parametrize("known", ["rank", "nothing"])
+def test_a12_of_a_function_traced_without_shapes(rng, known, jit_compile):
+    arguments = penalty_arguments(rng)
+    signature = {
+        name: tf.TensorSpec([None] * len(v.shape) if known == "rank" else None, v.dtype)
+        for name, v in arguments.items()
+    }
+
+    @tf.function(input_signature=[signature], autograph=False, jit_compile=jit_compile)
+    def traced(arguments):
+        return gradient_penalty(**arguments)
+
+    assert_close(traced(arguments), gradient_penalty(**arguments), LIMIT)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a12_of_x_that_is_not_finite_at_masked_steps(rng, value):
+    arguments = penalty_arguments(rng)
+    wanted = gradient_penalty(**arguments)
+    arguments["x"] = tf.where(arguments["mask"][..., None], arguments["x"], value)
+    assert_close(gradient_penalty(**arguments), wanted, LIMIT)
+
+
+@pytest.mark.parametrize("how", ["eager", "graph", "xla"])
+@pytest.mark.parametrize(
+    "sizes", [(0, 5, 2, 4), (3, 0, 2, 4), (3, 5, 0, 4), (3, 5, 2, 0), (0, 0, 0, 0)]
+)
+def test_a12_of_empty_tensors(sizes, how):
+    batch, steps, inputs, units = sizes
+    shapes = [(batch, steps, inputs), (inputs, 4 * units), (units, 4 * units), (4 * units,)]
+    run = gradient_penalty
+    if how != "eager":
+        run = tf.function(run, autograph=False, jit_compile=how == "xla" or None)
+    for gradient, shape in zip(run(*(tf.ones(s) for s in shapes)), shapes, strict=True):
+        assert gradient.shape == shape
+        assert np.all(np.isfinite(gradient))
+        if 0 in (batch, steps, units):  # what there is to differentiate does not depend on it
+            assert not np.any(gradient)
+
+
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_a12_maml_step(in_graph):
     """A gradient step on the weights, then the gradient of the loss after it."""

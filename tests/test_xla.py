@@ -172,6 +172,38 @@ def test_wrong_shape_names_the_argument(device, rng):
     function(tf.zeros([2, 16]))  # the process and the function still work
 
 
+def test_dynamic_shape_names_the_argument(device, rng):
+    """XLA knows of boolean_mask's result only how large it may be."""
+    problem = make_problem(rng)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(x, states):
+        picked = tf.reduce_sum(x, [1, 2]) > 0
+        return tfl.fused_lstm(
+            x if states else tf.boolean_mask(x, picked), [problem.kernel] * 2,
+            [problem.recurrent_kernel] * 2, bidirectional=True,
+            initial_h=[problem.initial_h, tf.boolean_mask(problem.initial_h, picked)]
+            if states else None,
+        ).output  # fmt: skip
+
+    for states, name in ((False, "x"), (True, r"initial_h\[1\]")):
+        message = rf"(^|\s){name} must have a static shape under XLA, got f64\[<=3,"
+        with pytest.raises(tf.errors.UnimplementedError, match=message):
+            run(tf.constant(problem.x), states)
+
+
+@pytest.mark.parametrize("shape", [(1, 2**60, 0), (2**20, 2**38, 0)])
+def test_sizes_that_overflow_are_refused(shape):
+    """By the core, which then says nothing of the scratch it needs."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(x):
+        return tfl.fused_lstm(x, tf.zeros([0, 20]), tf.zeros([5, 20]), return_sequences=False)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="sizes overflow: batch"):
+        run(tf.zeros(shape))
+
+
 def test_wrong_reserve_is_refused(device, rng):
     arguments = op_arguments(make_problem(rng, bias=False, states=False), "float32")
     raw_ops = tfl._loader.raw_ops()

@@ -58,3 +58,10 @@ def to_mask(argument: str, value: Any) -> tf.Tensor:
     if not (mask.dtype.is_integer or mask.dtype.is_floating):
         raise ValueError(f"{argument} must be bool or real numbers, got dtype {mask.dtype.name}")
     return tf.cast(mask, tf.bool)
+
+
+def to_flag(argument: str, value: Any) -> bool:
+    """A bool; also of NumPy's, and of 0 and 1."""
+    if isinstance(value, (bool, np.bool_)) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise ValueError(f"{argument} must be True or False, got {value!r}")

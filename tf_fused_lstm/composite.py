@@ -73,12 +73,22 @@ class _Cell(NamedTuple):
         names = cls._fields
         return cls(
             **{
-                name: tf.cast(getattr(inputs, name)[index], dtype)
+                name: tf.cast(_with_rank(getattr(inputs, name)[index], name), dtype)
                 if getattr(inputs, name)
                 else None
                 for name in names
             }
         )
+
+
+# Of a function traced without shapes not even the ranks are known.
+_RANKS = {"x": 3, "kernel": 2, "recurrent_kernel": 2, "bias": 1, "initial_h": 2, "initial_c": 2,
+          "mask": 2, "dropout_mask": 3, "recurrent_dropout_mask": 3}  # fmt: skip
+
+
+def _with_rank(tensor: tf.Tensor, name: str) -> tf.Tensor:
+    rank = _RANKS[name]
+    return tensor if tensor.shape.rank == rank else tf.ensure_shape(tensor, [None] * rank)
 
 
 def _swap_batch_and_steps(tensor: tf.Tensor) -> tf.Tensor:
@@ -94,8 +104,10 @@ def lstm(
     """
     dtype = inputs.x.dtype
     wide = tf.float32 if dtype.size == 2 else dtype
-    x = tf.cast(inputs.x, wide)
-    mask = inputs.mask[0] if inputs.mask else None
+    x = tf.cast(_with_rank(inputs.x, "x"), wide)
+    mask = _with_rank(inputs.mask[0], "mask") if inputs.mask else None
+    if mask is not None:  # what x holds at masked steps, NaN perhaps, shall reach no derivative
+        x = tf.where(mask[..., tf.newaxis], x, tf.zeros([], wide))
     if not attributes.time_major:
         x = _swap_batch_and_steps(x)
         mask = None if mask is None else _swap_batch_and_steps(mask)
@@ -144,6 +156,14 @@ def _gated_product(a: tf.Tensor, weights: tf.Tensor, factors: tf.Tensor | None) 
     )
 
 
+def _by_step(tensor: tf.Tensor) -> tf.TensorArray:
+    """Its rows; with another one below if there may be none, as XLA reads from no empty array."""
+    if not tensor.shape[0]:
+        tensor = tf.pad(tensor, [[0, 1], *[[0, 0]] * (tensor.shape.rank - 1)])
+    array = tf.TensorArray(tensor.dtype, size=tf.shape(tensor)[0], element_shape=tensor.shape[1:])
+    return array.unstack(tensor)
+
+
 def _run_cell(
     cell: _Cell, x: tf.Tensor, mask: tf.Tensor | None, backwards: bool, attributes: Attributes
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -164,10 +184,8 @@ def _run_cell(
     activation = function_of(attributes.activation)
     recurrent_activation = function_of(attributes.recurrent_activation)
     steps = tf.shape(z)[0]
-    z_steps = tf.TensorArray(z.dtype, size=steps, element_shape=z.shape[1:]).unstack(z)
-    mask_steps = None
-    if mask is not None:
-        mask_steps = tf.TensorArray(tf.bool, size=steps).unstack(mask)
+    z_steps = _by_step(z)
+    mask_steps = None if mask is None else _by_step(mask)
     # Its first element is the zeros that a masked first step repeats, so that it is never empty.
     outputs = tf.TensorArray(
         z.dtype, size=steps + 1, element_shape=zeros.shape, clear_after_read=False
@@ -194,7 +212,8 @@ def _run_cell(
         lambda t, *_: t < steps,
         step,
         (tf.constant(0), h, c, zeros, outputs),
-        maximum_iterations=z.shape[0] if z.shape[0] is not None else steps,
+        # XLA keeps what the gradient needs in an array of so many steps, which none may lack.
+        maximum_iterations=z.shape[0] or tf.maximum(steps, 1),
     )
     return outputs.stack()[1:], last, h, c
 

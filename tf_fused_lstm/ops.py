@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite
-from tf_fused_lstm._arguments import to_dtype, to_float, to_mask
+from tf_fused_lstm._arguments import to_dtype, to_flag, to_float, to_mask
 
 
 class FusedLSTMOutput(NamedTuple):
@@ -132,9 +132,12 @@ def fused_lstm(
         A named tuple `(output, final_h, final_c)` in x's dtype.
 
     Raises:
-        ValueError: An argument has a wrong dtype, or a shape known to be wrong while tracing.
+        ValueError: An argument has a wrong dtype, a flag is neither True nor False, or a shape is
+            known to be wrong while tracing.
         tf.errors.InvalidArgumentError: An argument has a wrong shape.
     """
+    bidirectional = to_flag("bidirectional", bidirectional)
+    go_backwards = to_flag("go_backwards", go_backwards)
     x = to_float("x", x)
     is_list = _is_list(kernel)
     kernels = kernel if is_list else [kernel]
@@ -167,16 +170,17 @@ def fused_lstm(
         recurrent_dropout_mask=optional("recurrent_dropout_mask", recurrent_dropout_mask, x.dtype),
     )
     attributes = composite.Attributes(
-        time_major=time_major,
+        time_major=to_flag("time_major", time_major),
         go_backwards=go_backwards,
-        return_sequences=return_sequences,
-        zero_output_for_mask=zero_output_for_mask,
+        return_sequences=to_flag("return_sequences", return_sequences),
+        zero_output_for_mask=to_flag("zero_output_for_mask", zero_output_for_mask),
         activation=activations.required_name_of("activation", activation),
         recurrent_activation=activations.required_name_of(
             "recurrent_activation", recurrent_activation
         ),
         bidirectional=bidirectional,
     )
+    training = None if training is None else to_flag("training", training)
     output, final_h, final_c = run(inputs, attributes, training)
     if is_list:
         return FusedLSTMOutput(output, final_h, final_c)
@@ -199,6 +203,14 @@ def list_arguments(inputs: composite.Inputs) -> dict[str, Any]:
     }
 
 
+def _op_attributes(attributes: composite.Attributes) -> dict[str, Any]:
+    """As keyword arguments of the raw ops; flags by their truth, as Keras's layers take them."""
+    return {
+        name: value if name.endswith("activation") else bool(value)
+        for name, value in zip(composite.Attributes._fields, attributes, strict=True)
+    }
+
+
 def run(
     inputs: composite.Inputs, attributes: composite.Attributes, training: bool | None
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
@@ -209,6 +221,6 @@ def run(
     if training is None:
         training = _tensorflow.gradient_is_recorded(inputs.differentiable())
     output, final_h, final_c, _ = raw_ops.fused_lstm(
-        **list_arguments(inputs), **attributes._asdict(), training=training
+        **list_arguments(inputs), **_op_attributes(attributes), training=training
     )
     return output, list(final_h), list(final_c)

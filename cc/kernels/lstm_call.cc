@@ -156,6 +156,18 @@ std::string LstmCall::Named(const char* name, size_t cell) const {
   return cells_ == 1 ? name : absl::StrCat(name, "[", cell, "]");
 }
 
+std::string LstmCall::NameOfInput(OpKernelContext* ctx, int index) const {
+  for (const char* name : {"x", "kernel", "recurrent_kernel", "bias", "initial_h", "initial_c",
+                           "mask", "dropout_mask", "recurrent_dropout_mask", "output", "reserve",
+                           "grad_output", "grad_final_h", "grad_final_c"}) {
+    int start = 0, stop = 0;
+    if (ctx->op_kernel().InputRange(name, &start, &stop).ok() && start <= index && index < stop) {
+      return stop - start == 1 ? name : Named(name, index - start);
+    }
+  }
+  return absl::StrCat("input ", index);
+}
+
 absl::Status LstmCall::Checked(OpKernelContext* ctx, const char* name, size_t cell,
                                const char* meaning, const TensorShape& wanted,
                                const void** data) const {

@@ -27,6 +27,9 @@ class LstmCall {
   absl::Status DescribeSaved(tensorflow::OpKernelContext* ctx, const StackSpec& spec,
                              std::vector<tfl_lstm_saved>* saved) const;
 
+  // As errors name the op's input `index`.
+  std::string NameOfInput(tensorflow::OpKernelContext* ctx, int index) const;
+
  private:
   // The tensor of input `name` for a cell after its shape was found to be `wanted`, which `meaning`
   // spells; null where the list is empty.

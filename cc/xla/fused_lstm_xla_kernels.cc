@@ -77,8 +77,9 @@ class LstmXlaKernel : public XlaOpKernel {
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       TF_ASSIGN_OR_RETURN(const xla::Shape shape, ctx->InputXlaShape(i));
       if (shape.is_dynamic()) {
-        return absl::UnimplementedError(absl::StrCat(
-            "FusedLSTM needs static shapes under XLA, got ", shape.ToString(), " for input ", i));
+        return absl::UnimplementedError(absl::StrCat(call_.NameOfInput(ctx->op_kernel_context(), i),
+                                                     " must have a static shape under XLA, got ",
+                                                     shape.ToString()));
       }
     }
     std::vector<tfl_lstm_inputs> unused;
@@ -112,6 +113,7 @@ class LstmXlaKernel : public XlaOpKernel {
     tfl_lstm_sizes alone;
     tfl_status status = tfl_cpu_lstm_sizes(&spec, 1, &alone);
     if (status.code == TFL_OK) status = tfl_cpu_lstm_sizes(&spec, num_threads, sizes);
+    if (status.code != TFL_OK) return status;
     sizes->forward_workspace_bytes =
         std::max(sizes->forward_workspace_bytes, alone.forward_workspace_bytes);
     sizes->backward_workspace_bytes =
