@@ -8,7 +8,7 @@
 // After foreach_target.h.
 #include "cc/lstm/cpu/call.h"
 #include "cc/lstm/cpu/cell-inl.h"
-#include "cc/lstm/cpu/gemm-inl.h"
+#include "cc/lstm/cpu/gradients-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,35 +30,9 @@ class BackwardPass {
         output_rows_(OutputRows(call.spec, direction)),
         tiles_(call.spec.batch),
         panels_((plan_.hidden_padded + PanelWidth<T>() - 1) / PanelWidth<T>()),
-        state_(spec_.batch * plan_.hidden_padded) {
-    void* workspace = Buffer<char>(gradients_.workspace, direction * plan_.backward.bytes);
-    const void* reserve = Buffer<char>(saved_.reserve, direction * plan_.reserve.bytes);
-    const BackwardLayout& layout = plan_.backward;
-    gates_ = Buffer<T>(reserve, plan_.reserve.gates);
-    cell_ = Buffer<T>(reserve, plan_.reserve.cell);
-    hidden_ = Buffer<T>(reserve, plan_.reserve.hidden);
-    grad_gates_ = Buffer<T>(workspace, layout.grad_gates);
-    grad_cell_ = Buffer<T>(workspace, layout.grad_cell);
-    carry_ = Buffer<T>(workspace, layout.carry);
-    recurrent_ = Buffer<T>(workspace, layout.recurrent);
-    first_valid_ = Buffer<int64_t>(workspace, layout.first_valid);
-    x_ = Buffer<T>(workspace, layout.x);
-    grad_x_part_ = Buffer<T>(workspace, layout.grad_x_part);
-    recurrent_mask_ = Buffer<T>(workspace, layout.recurrent_mask);
-    dropped_ = Buffer<T>(workspace, layout.dropped);
-    grad_kernel_ = Buffer<T>(workspace, layout.grad_kernel);
-    grad_bias_ = Buffer<T>(workspace, layout.grad_bias);
-    member_ = Buffer<T>(workspace, layout.member);
-    if (plan_.convert_weights) {
-      converted_kernel_ = Buffer<T>(workspace, layout.kernel);
-      converted_recurrent_kernel_ = Buffer<T>(workspace, layout.recurrent_kernel);
-      kernel_ = converted_kernel_;
-      recurrent_kernel_ = converted_recurrent_kernel_;
-    } else {
-      kernel_ = static_cast<const T*>(inputs_.kernel[direction]);
-      recurrent_kernel_ = static_cast<const T*>(inputs_.recurrent_kernel[direction]);
-    }
-  }
+        state_(spec_.batch * plan_.hidden_padded),
+        buffers_(call, direction),
+        products_(call, direction) {}
 
   // The recurrences' phases do their work for all directions.
   static void Run(BackwardPass* passes, Member& member) {
@@ -73,7 +47,7 @@ class BackwardPass {
     if (plan.convert_weights || plan.copy_x) {
       phase([](BackwardPass& pass, int index, int count) {
         if (pass.plan_.convert_weights) pass.ConvertWeights(index, count);
-        if (pass.plan_.copy_x) pass.CopyInput(0, index, count);
+        if (pass.plan_.copy_x) pass.products_.CopyInput(index, count);
       });
     }
     phase([](BackwardPass& pass, int index, int count) {
@@ -82,71 +56,40 @@ class BackwardPass {
     });
     Recurrence(passes, directions, member);
     phase([](BackwardPass& pass, int index, int count) {
-      if (pass.gradients_.grad_bias[pass.direction_] != nullptr) pass.BiasGradient(index, count);
+      if (pass.gradients_.grad_bias[pass.direction_] != nullptr) {
+        pass.products_.BiasGradient(index, count);
+      }
     });
     if (passes->gradients_.grad_x != nullptr) {
-      for (int d = 0; d < directions; ++d) passes[d].InputGradient(member);
+      for (int d = 0; d < directions; ++d) passes[d].products_.InputGradient(member);
       if (plan.convert_x) {
-        member.Phase(1, [&](int index, int count) { passes->WriteInputGradient(index, count); });
+        member.Phase(
+            1, [&](int index, int count) { passes->products_.WriteInputGradient(index, count); });
       }
     }
-    for (int d = 0; d < directions; ++d) passes[d].WeightGradients(member);
+    for (int d = 0; d < directions; ++d) passes[d].products_.WeightGradients(member);
   }
 
  private:
-  struct WeightGradient {
-    int64_t rows;
-    Rows<const T> a;
-    void* gradient;
-  };
-
   void ConvertWeights(int index, int count) {
     const auto convert = [&](const void* from, int64_t rows, T* to) {
       const Part part(rows * 4 * spec_.hidden_size, index, count);
       ReadElements(spec_.weight_dtype, At(from, spec_.weight_dtype, part.begin),
                    part.end - part.begin, to + part.begin);
     };
-    convert(inputs_.kernel[direction_], spec_.input_size, converted_kernel_);
-    convert(inputs_.recurrent_kernel[direction_], spec_.hidden_size, converted_recurrent_kernel_);
-  }
-
-  // x as it met the weights of a gate. What lies there at a masked step, NaN included, does not
-  // reach grad_kernel.
-  void CopyInput(int gate, int index, int count) {
-    const RowStrides rows = CallerRows(spec_, spec_.input_size, spec_.go_backwards);
-    const Part part(spec_.steps * spec_.batch, index, count);
-    for (int64_t r = part.begin; r < part.end; ++r) {
-      const int64_t step = r / spec_.batch, row = r % spec_.batch;
-      T* copy = x_ + r * spec_.input_size;
-      if (!mask_.Valid(step, row)) {
-        std::fill(copy, copy + spec_.input_size, T{0});
-        continue;
-      }
-      ReadElements(spec_.dtype, At(inputs_.x, spec_.dtype, rows.Start(step, row)), spec_.input_size,
-                   copy);
-      if (spec_.num_dropout_masks > 0) {
-        MultiplyElements(spec_.dtype, DropoutMask(gate, row), spec_.input_size, copy, copy);
-      }
-    }
-  }
-
-  const void* DropoutMask(int gate, int64_t row) const {
-    return At(inputs_.dropout_mask[direction_], spec_.dtype,
-              (gate * spec_.batch + row) * spec_.input_size);
-  }
-
-  Columns<T> Transposed(const T* weights, int64_t rows) const {
-    return {Columns<T>::kGatesTransposed, weights, 4 * spec_.hidden_size, rows, spec_.hidden_size,
-            plan_.hidden_padded};
+    convert(inputs_.kernel[direction_], spec_.input_size, buffers_.converted_kernel);
+    convert(inputs_.recurrent_kernel[direction_], spec_.hidden_size,
+            buffers_.converted_recurrent_kernel);
   }
 
   void PackRecurrent(int index, int count) {
-    const Columns<T> columns = Transposed(recurrent_kernel_, spec_.hidden_size);
+    const Columns<T> columns =
+        TransposedGates(buffers_.recurrent_kernel, spec_.hidden_size, spec_, plan_);
     const int64_t depth = 4 * plan_.hidden_padded;
     const Part part(panels_, index, count);
     for (int64_t panel = part.begin; panel < part.end; ++panel) {
       PackTransposed(columns, 0, depth, panel * PanelWidth<T>(),
-                     recurrent_ + panel * depth * PanelWidth<T>());
+                     buffers_.recurrent + panel * depth * PanelWidth<T>());
     }
   }
 
@@ -154,13 +97,18 @@ class BackwardPass {
   void StartStates(int index, int count) {
     const Part part(spec_.batch, index, count);
     for (int64_t row = part.begin; row < part.end; ++row) {
-      StartState(saved_.grad_final_h[direction_], row, carry_);
-      StartState(saved_.grad_final_c[direction_], row, grad_cell_);
-      if (spec_.num_recurrent_dropout_masks > 0) {
-        ReadRecurrentMasks(spec_, inputs_.recurrent_dropout_mask[direction_], plan_.hidden_padded,
-                           row, recurrent_mask_);
+      StartState(saved_.grad_final_h[direction_], row, buffers_.carry);
+      StartState(saved_.grad_final_c[direction_], row, buffers_.grad_cell);
+      if (spec_.num_dropout_masks > 0) {
+        ReadMasks(spec_, spec_.num_dropout_masks, inputs_.dropout_mask[direction_],
+                  spec_.input_size, spec_.input_size, row, buffers_.dropout_mask);
       }
-      if (spec_.has_mask) first_valid_[row] = mask_.FirstValid(spec_.steps, row);
+      if (spec_.num_recurrent_dropout_masks > 0) {
+        ReadMasks(spec_, spec_.num_recurrent_dropout_masks,
+                  inputs_.recurrent_dropout_mask[direction_], spec_.hidden_size,
+                  plan_.hidden_padded, row, buffers_.recurrent_mask);
+      }
+      if (spec_.has_mask) buffers_.first_valid[row] = mask_.FirstValid(spec_.steps, row);
     }
   }
 
@@ -239,21 +187,23 @@ class BackwardPass {
     const int vectors = static_cast<int>(std::min<int64_t>(4, (padded - unit) / Width<T>()));
     const bool ends = depth == 0 || p + depth == whole;
     Tile<T> tile;
-    tile.panel = recurrent_ + (panel * whole + p) * PanelWidth<T>();
+    tile.panel = buffers_.recurrent + (panel * whole + p) * PanelWidth<T>();
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
     if (turn < 4 && (panel + 1 < panels_ || !ends)) {
       FetchQuarter(tile.panel + depth * PanelWidth<T>(), turn, depth, &tile);
     }
     for (int r = 0; r < rows; ++r) {
-      if (depth > 0) tile.a[r] = grad_gates_ + ((step + 1) * spec_.batch + row + r) * whole + p;
+      if (depth > 0)
+        tile.a[r] = buffers_.grad_gates + ((step + 1) * spec_.batch + row + r) * whole + p;
       tile.from[r] = p == 0 ? nullptr : dh[r];
       tile.to[r] = dh[r];
       if (ends) PrefetchVectors(step, row + r, unit, vectors);
     }
     const int masks = spec_.num_recurrent_dropout_masks;
     if (plan_.direct_recurrent && depth > 0) {
-      DotRows(tile.a[0], recurrent_kernel_ + unit * whole, whole, vectors * Width<T>(), dh[0]);
+      DotRows(tile.a[0], buffers_.recurrent_kernel + unit * whole, whole, vectors * Width<T>(),
+              dh[0]);
     } else {
       WithConstant<4>(vectors, [&](auto constant) {
         if (masks < 4 || depth == 0) {
@@ -299,7 +249,7 @@ class BackwardPass {
   // values *= the mask of a gate, in units from `unit` on.
   void Drop(int gate, int64_t row, int64_t unit, int vectors, T* values) const {
     const Tag<T> d;
-    const T* mask = recurrent_mask_ + gate * state_ + row * plan_.hidden_padded + unit;
+    const T* mask = buffers_.recurrent_mask + gate * state_ + row * plan_.hidden_padded + unit;
     for (int64_t i = 0; i < vectors * Width<T>(); i += Width<T>()) {
       hn::StoreU(hn::Mul(hn::LoadU(d, values + i), hn::LoadU(d, mask + i)), d, values + i);
     }
@@ -309,8 +259,8 @@ class BackwardPass {
   HWY_INLINE void PrefetchVectors(int64_t step, int64_t row, int64_t unit, int vectors) const {
     if (step < 0) return;
     const int64_t padded = plan_.hidden_padded;
-    const T* gates = gates_ + (step * spec_.batch + row) * 4 * padded + unit;
-    const T* cell = cell_ + step * state_ + row * padded + unit;
+    const T* gates = buffers_.gates + (step * spec_.batch + row) * 4 * padded + unit;
+    const T* cell = buffers_.cell + step * state_ + row * padded + unit;
     const char* grad_output = nullptr;
     if (saved_.grad_output != nullptr && spec_.return_sequences) {
       grad_output = static_cast<const char*>(
@@ -333,9 +283,9 @@ class BackwardPass {
     const int64_t at = row * padded + unit, valid = hidden - unit;
     // What went around step + 1, or came from behind the last one.
     if (step + 1 == spec_.steps || !mask_.Valid(step + 1, row)) {
-      dh = hn::Add(dh, hn::LoadU(d, carry_ + at));
+      dh = hn::Add(dh, hn::LoadU(d, buffers_.carry + at));
     }
-    V dc = hn::LoadU(d, grad_cell_ + at);
+    V dc = hn::LoadU(d, buffers_.grad_cell + at);
     if (step < 0) {
       const int64_t to = row * hidden + unit;
       void* grad_initial_h = gradients_.grad_initial_h[direction_];
@@ -349,7 +299,7 @@ class BackwardPass {
       return;
     }
     const bool masked = !mask_.Valid(step, row);
-    const bool dropped = masked && (spec_.zero_output_for_mask || step < first_valid_[row]);
+    const bool dropped = masked && (spec_.zero_output_for_mask || step < buffers_.first_valid[row]);
     if (saved_.grad_output != nullptr && !dropped) {
       if (spec_.return_sequences) {
         const int64_t from = output_rows_.Start(step, row) + unit;
@@ -362,187 +312,18 @@ class BackwardPass {
       }
     }
     const int64_t gates_at = (step * spec_.batch + row) * 4 * padded + unit;
-    T* grad_gates = grad_gates_ + gates_at;
+    T* grad_gates = buffers_.grad_gates + gates_at;
     if (masked) {
       for (int g = 0; g < 4; ++g) hn::StoreU(hn::Zero(d), d, grad_gates + g * padded);
-      hn::StoreU(dh, d, carry_ + at);
+      hn::StoreU(dh, d, buffers_.carry + at);
       return;
     }
     V gates[4];
-    for (int g = 0; g < 4; ++g) gates[g] = hn::LoadU(d, gates_ + gates_at + g * padded);
-    cell_policy_.Backward(d, gates, hn::LoadU(d, cell_ + step * state_ + at),
-                          hn::LoadU(d, cell_ + (step + 1) * state_ + at), dh, dc);
+    for (int g = 0; g < 4; ++g) gates[g] = hn::LoadU(d, buffers_.gates + gates_at + g * padded);
+    cell_policy_.Backward(d, gates, hn::LoadU(d, buffers_.cell + step * state_ + at),
+                          hn::LoadU(d, buffers_.cell + (step + 1) * state_ + at), dh, dc);
     for (int g = 0; g < 4; ++g) hn::StoreU(gates[g], d, grad_gates + g * padded);
-    hn::StoreU(dc, d, grad_cell_ + at);
-  }
-
-  void BiasGradient(int index, int count) {
-    const Tag<T> d;
-    const int64_t width = 4 * plan_.hidden_padded, rows = spec_.steps * spec_.batch;
-    T* sums = grad_bias_;
-    const Part part(width / kUnitPadding, index, count);
-    const int64_t begin = part.begin * kUnitPadding, end = part.end * kUnitPadding;
-    std::fill(sums + begin, sums + end, T{0});
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* from = grad_gates_ + r * width;
-      for (int64_t j = begin; j < end; j += Width<T>()) {
-        hn::StoreU(hn::Add(hn::LoadU(d, sums + j), hn::LoadU(d, from + j)), d, sums + j);
-      }
-    }
-    for (int64_t j = begin; j < end; j += kUnitPadding) {
-      const int64_t gate = j / plan_.hidden_padded, unit = j % plan_.hidden_padded;
-      WriteElements(spec_.weight_dtype, sums + j, std::min(kUnitPadding, spec_.hidden_size - unit),
-                    At(gradients_.grad_bias[direction_], spec_.weight_dtype,
-                       gate * spec_.hidden_size + unit));
-    }
-  }
-
-  // Where the directions' shares of grad_x add up: converted in the workspace, or the caller's.
-  T* GradX() const {
-    return plan_.convert_x ? Buffer<T>(gradients_.workspace, plan_.backward.grad_x)
-                           : static_cast<T*>(gradients_.grad_x);
-  }
-
-  // Sets grad_x to this direction's share, or adds it from the second direction on.
-  void InputGradient(Member& member) {
-    const int64_t input = spec_.input_size, width = 4 * plan_.hidden_padded;
-    const Rows<T> grad_x = {GradX(), CallerRows(spec_, input, spec_.go_backwards)};
-    Product<T> product;
-    product.depth = width;
-    product.parts = 1;
-    auto& part = product.part[0];
-    part = {spec_.steps * spec_.batch, {grad_gates_, DenseRows(spec_.batch, width)}, grad_x};
-    product.a_transposed = false;
-    product.b = Transposed(kernel_, input);
-    product.bias = nullptr;
-    if (spec_.num_dropout_masks == 0) {
-      product.accumulate = direction_ > 0;
-      Multiply(member, product);
-      return;
-    }
-    part.c = {grad_x_part_, DenseRows(spec_.batch, input)};
-    if (spec_.num_dropout_masks == 4) product.depth = plan_.hidden_padded;
-    for (int gate = 0; gate < spec_.num_dropout_masks; ++gate) {
-      Multiply(member, product);
-      member.Phase(1, [&](int index, int count) {
-        const Part rows(part.rows, index, count);
-        for (int64_t r = rows.begin; r < rows.end; ++r) {
-          T* share = part.c(r);
-          MultiplyElements(spec_.dtype, DropoutMask(gate, r % spec_.batch), input, share, share);
-          T* to = grad_x(r);
-          if (gate == 0 && direction_ == 0) {
-            std::copy(share, share + input, to);
-          } else {
-            for (int64_t i = 0; i < input; ++i) to[i] += share[i];
-          }
-        }
-      });
-      part.a.data += plan_.hidden_padded;
-      product.b.data += spec_.hidden_size;
-    }
-  }
-
-  void WriteInputGradient(int index, int count) {
-    const Part part(spec_.steps * spec_.batch * spec_.input_size, index, count);
-    WriteElements(spec_.dtype, GradX() + part.begin, part.end - part.begin,
-                  At(gradients_.grad_x, spec_.dtype, part.begin));
-  }
-
-  void WeightGradients(Member& member) {
-    const int64_t input = spec_.input_size, hidden = spec_.hidden_size;
-    const int masks = spec_.num_dropout_masks, recurrent_masks = spec_.num_recurrent_dropout_masks;
-    WeightGradient gradients[2];
-    int count = 0;
-    if (void* gradient = gradients_.grad_kernel[direction_]; gradient != nullptr) {
-      const Rows<const T> x = plan_.copy_x
-                                  ? Rows<const T>{x_, DenseRows(spec_.batch, input)}
-                                  : Rows<const T>{static_cast<const T*>(inputs_.x),
-                                                  CallerRows(spec_, input, spec_.go_backwards)};
-      gradients[count++] = {input, x, gradient};
-      if (masks > 0) {
-        Multiply(member, gradients, 1, masks, [&](int gate, int index, int tasks) {
-          if (gate > 0) CopyInput(gate, index, tasks);
-        });
-        count = 0;
-      }
-    }
-    if (void* gradient = gradients_.grad_recurrent_kernel[direction_]; gradient != nullptr) {
-      const Rows<const T> h{recurrent_masks == 0 ? hidden_ : dropped_,
-                            DenseRows(spec_.batch, plan_.hidden_padded)};
-      if (recurrent_masks > 0) {
-        const WeightGradient recurrent = {hidden, h, gradient};
-        Multiply(member, &recurrent, 1, recurrent_masks,
-                 [&](int gate, int index, int tasks) { CopyHidden(gate, index, tasks); });
-      } else {
-        gradients[count++] = {hidden, h, gradient};
-      }
-    }
-    // Together, where they can, so that grad_gates is packed once.
-    if (count > 0) Multiply(member, gradients, count, 0, [](int, int, int) {});
-  }
-
-  // h before every step as it met the recurrent weights of a gate.
-  void CopyHidden(int gate, int index, int count) {
-    const int64_t padded = plan_.hidden_padded;
-    const Part part(spec_.steps * spec_.batch, index, count);
-    for (int64_t r = part.begin; r < part.end; ++r) {
-      std::copy(hidden_ + r * padded, hidden_ + (r + 1) * padded, dropped_ + r * padded);
-      Drop(gate, r % spec_.batch, 0, static_cast<int>(padded / Width<T>()), dropped_ + r * padded);
-    }
-  }
-
-  // gradient [rows, 4 hidden] = a^T grad_gates, for one or two. With masks, copy(gate, index,
-  // tasks) fills a's part first, for all gates or for one after the other.
-  template <class Copy>
-  void Multiply(Member& member, const WeightGradient* gradients, int parts, int masks,
-                const Copy& copy) {
-    const int64_t hidden = spec_.hidden_size, padded = plan_.hidden_padded;
-    const bool direct = plan_.plain_gates && !plan_.convert_weights;
-    Product<T> product;
-    product.depth = spec_.steps * spec_.batch;
-    product.a_transposed = true;
-    product.b = {Columns<T>::kPlain,
-                 grad_gates_,
-                 4 * padded,
-                 masks == 4 ? padded : 4 * padded,
-                 hidden,
-                 padded};
-    product.bias = nullptr;
-    product.parts = parts;
-    T* buffer = grad_kernel_;
-    for (int k = 0; k < parts; ++k) {
-      const WeightGradient& gradient = gradients[k];
-      T* c = direct ? static_cast<T*>(gradient.gradient) : buffer;
-      product.part[k] = {gradient.rows, gradient.a, {c, DenseRows(1, 4 * padded)}};
-      buffer += gradient.rows * 4 * padded;
-    }
-    if (masks == 0) Multiply(member, product);
-    for (int gate = 0; gate < masks; ++gate) {
-      member.Phase(1, [&](int index, int tasks) { copy(gate, index, tasks); });
-      Multiply(member, product);
-      product.b.data += padded;
-      product.part[0].c.data += padded;
-    }
-    if (direct) return;
-    member.Phase(1, [&](int index, int tasks) {
-      const T* from = grad_kernel_;
-      for (int k = 0; k < parts; ++k) {
-        const Part part(gradients[k].rows, index, tasks);
-        for (int64_t r = part.begin; r < part.end; ++r) {
-          for (int gate = 0; gate < 4; ++gate) {
-            WriteElements(spec_.weight_dtype, from + (r * 4 + gate) * padded, hidden,
-                          At(gradients[k].gradient, spec_.weight_dtype, (r * 4 + gate) * hidden));
-          }
-        }
-        from += gradients[k].rows * 4 * padded;
-      }
-    });
-  }
-
-  void Multiply(Member& member, const Product<T>& product) {
-    T* scratch = member_ + member.id() * plan_.backward.member_size;
-    member.Phase(plan_.step_tasks,
-                 [&](int index, int count) { MultiplyTask(product, index, count, scratch); });
+    hn::StoreU(dc, d, buffers_.grad_cell + at);
   }
 
   const int direction_;
@@ -557,25 +338,8 @@ class BackwardPass {
   const TileRows tiles_;
   const int64_t panels_;
   const int64_t state_;  // elements of a padded state
-  const T* gates_;
-  const T* cell_;
-  const T* hidden_;
-  T* grad_gates_;
-  T* grad_cell_;
-  T* carry_;
-  T* recurrent_;
-  int64_t* first_valid_;
-  T* x_;
-  T* grad_x_part_;
-  T* recurrent_mask_;
-  T* dropped_;
-  T* grad_kernel_;
-  T* grad_bias_;
-  T* member_;
-  T* converted_kernel_ = nullptr;
-  T* converted_recurrent_kernel_ = nullptr;
-  const T* kernel_;
-  const T* recurrent_kernel_;
+  const BackwardBuffers<T> buffers_;
+  Gradients<T> products_;
 };
 
 template <class T, class Cell>

@@ -170,8 +170,8 @@ class ForwardPass {
       StartState(spec_.has_initial_h, inputs_.initial_h[direction_], row, hidden_ + row * padded);
       StartState(spec_.has_initial_c, inputs_.initial_c[direction_], row, cell_ + row * padded);
       if (spec_.num_recurrent_dropout_masks > 0) {
-        ReadRecurrentMasks(spec_, inputs_.recurrent_dropout_mask[direction_], padded, row,
-                           recurrent_mask_);
+        ReadMasks(spec_, spec_.num_recurrent_dropout_masks,
+                  inputs_.recurrent_dropout_mask[direction_], hidden, padded, row, recurrent_mask_);
         const Tag<T> d;
         for (int64_t unit = 0; unit < padded; unit += Width<T>()) {
           Drop(0, row, unit, hn::LoadU(d, hidden_ + row * padded + unit));

@@ -30,6 +30,18 @@ struct Columns {
   int64_t hidden_padded;
 };
 
+// The transpose of weights [rows, 4 hidden].
+template <class T>
+Columns<T> TransposedGates(const T* weights, int64_t rows, const tfl_lstm_spec& spec,
+                           const Plan& plan) {
+  return {Columns<T>::kGatesTransposed,
+          weights,
+          4 * spec.hidden_size,
+          rows,
+          spec.hidden_size,
+          plan.hidden_padded};
+}
+
 // panel[p][j - column] for p in [begin, end) from rows of data; columns of 4 x 4 blocks in turn.
 template <class T>
 HWY_INLINE void PackTransposedRun(const T* const* rows, int64_t begin, int64_t length, T* panel) {
@@ -140,6 +152,13 @@ HWY_NOINLINE void PackTransposed(const Columns<T>& from, int64_t begin, int64_t 
 // Between the elements of a column of packed rows: a tile's, rounded up to what copies at once.
 constexpr int64_t kPackedRows = kTileRows == 6 ? 8 : 4;
 
+// Factors of rows over time, the same at all steps: row r's are those of batch row r % batch.
+template <class T>
+struct Factors {
+  const T* data = nullptr;  // null: none
+  int64_t width = 0;        // between the batch's rows
+};
+
 // c = a b + bias: row r, column j. Two products of the same b may be one, their rows in turn.
 template <class T>
 struct Product {
@@ -147,12 +166,16 @@ struct Product {
     int64_t rows;
     Rows<const T> a;  // a(r)[p]
     Rows<T> c;
+    Factors<T> a_factors = {};  // of a(p)[r], where a is transposed
   };
   int64_t depth;
   bool a_transposed;  // a(p)[r] instead
   Columns<T> b;
   const T* bias;            // [b.count], or null for zeros
   bool accumulate = false;  // add to what c holds instead
+  // Of what each `segment` of the depth adds to c, one set [batch, width] after the other.
+  Factors<T> segment_factors = {};
+  int64_t segment = 0;
   // Where all of b is packed for further products with it, of any number of rows.
   T* packed = nullptr;
   bool is_packed = false;
@@ -175,17 +198,22 @@ struct Band {
 template <class T>
 HWY_INLINE void ProductTile(const Product<T>& product, const Rows<T>& to, bool first, Tile<T>& tile,
                             int64_t row, int rows, int64_t column) {
-  const int64_t valid = product.b.count - column;
   constexpr int64_t kPanel = PanelWidth<T>();
+  const int64_t valid = std::min(product.b.count - column, kPanel);
+  const int64_t vectors = (valid + Width<T>() - 1) / Width<T>();
   T* c[kTileRows];
   for (int r = 0; r < rows; ++r) c[r] = to(row + r) + column;
   const T* bias = product.bias == nullptr ? nullptr : product.bias + column;
-  if (HWY_LIKELY(valid >= kPanel)) {
+  const auto run = [&] {
+    WithConstant<4>(static_cast<int>(vectors),
+                    [&](auto constant) { RunTileRows<constant.value>(tile, rows); });
+  };
+  if (HWY_LIKELY(valid == vectors * Width<T>())) {
     for (int r = 0; r < rows; ++r) {
       tile.from[r] = first ? bias : c[r];
       tile.to[r] = c[r];
     }
-    RunTileRows<4>(tile, rows);
+    run();
     return;
   }
   T part[kTileRows][kPanel];
@@ -195,8 +223,42 @@ HWY_INLINE void ProductTile(const Product<T>& product, const Rows<T>& to, bool f
     if (from != nullptr) std::copy(from, from + valid, part[r]);
     tile.from[r] = tile.to[r] = part[r];
   }
-  RunTileRows<4>(tile, rows);
+  run();
   for (int r = 0; r < rows; ++r) std::copy(part[r], part[r] + valid, c[r]);
+}
+
+// Likewise, segment by segment of the depth from `begin` on, each times its factors; no bias.
+template <class T>
+HWY_INLINE void FactoredTile(const Product<T>& product, const Rows<T>& to, int64_t begin,
+                             Tile<T>& tile, int64_t row, int rows, int64_t column) {
+  const Tag<T> d;
+  constexpr int64_t kPanel = PanelWidth<T>();
+  const int64_t valid = std::min(product.b.count - column, kPanel), batch = to.strides.batch;
+  const Factors<T>& factors = product.segment_factors;
+  const int64_t end = begin + tile.depth;
+  alignas(64) T part[kTileRows][kPanel];
+  for (int r = 0; r < rows; ++r) tile.to[r] = part[r];
+  for (int64_t p = begin, next; p < end; p = next) {
+    const int64_t segment = p / product.segment;
+    next = std::min(end, (segment + 1) * product.segment);
+    tile.depth = next - p;
+    RunTileRows<4>(tile, rows);
+    const bool first = p == 0 && !product.accumulate;
+    for (int r = 0; r < rows; ++r) {
+      const T* factor =
+          factors.data + (segment * batch + (row + r) % batch) * factors.width + column;
+      T* c = to(row + r) + column;
+      for (int64_t v = 0; v < valid; v += Width<T>()) {
+        constexpr tfl_dtype kType = ComputeType<T>();
+        auto sum = hn::Mul(hn::Load(d, part[r] + v), LoadPart(d, kType, factor + v, valid - v));
+        if (!first) sum = hn::Add(sum, LoadPart(d, kType, c + v, valid - v));
+        StorePart(d, sum, kType, c + v, valid - v);
+      }
+      tile.a[r] += tile.depth * tile.a_stride;
+    }
+    tile.panel += tile.depth * kPanel;
+    tile.next[0] = nullptr;
+  }
 }
 
 // Packs a band of the transposed factor, depth [begin, begin + depth): [tile][p][kPackedRows].
@@ -209,15 +271,28 @@ HWY_NOINLINE void PackRows(const Band<T>& band, int64_t begin, int64_t depth, T*
     const T* from[kRun];
     for (int64_t q = 0; q < run; ++q) from[q] = band.part->a(begin + p + q);
     T* to = packed + p * kPackedRows;
+    const T* factors[kRun];
+    const Factors<T>& given = band.part->a_factors;
+    for (int64_t q = 0; q < run && given.data != nullptr; ++q) {
+      factors[q] = given.data + (begin + p + q) % band.part->a.strides.batch * given.width;
+    }
     for (int64_t t = 0; t < band.tiles.tiles; ++t, to += depth * kPackedRows) {
       const int64_t first = band.Begin(t);
-      if (HWY_LIKELY(first + kPackedRows <= band.part->rows)) {
+      const bool full = first + kPackedRows <= band.part->rows;
+      const int64_t rows = full ? kPackedRows : band.Begin(t + 1) - first;
+      if (given.data != nullptr) {
+        for (int64_t q = 0; q < run; ++q) {
+          for (int64_t r = 0; r < rows; ++r) {
+            to[q * kPackedRows + r] = from[q][first + r] * factors[q][first + r];
+          }
+        }
+      } else if (HWY_LIKELY(full)) {
         for (int64_t q = 0; q < run; ++q) {
           std::memcpy(to + q * kPackedRows, from[q] + first, kPackedRows * sizeof(T));
         }
       } else {
         for (int64_t q = 0; q < run; ++q) {
-          std::copy(from[q] + first, from[q] + band.Begin(t + 1), to + q * kPackedRows);
+          std::copy(from[q] + first, from[q] + first + rows, to + q * kPackedRows);
         }
       }
     }
@@ -269,8 +344,13 @@ HWY_NOINLINE void MultiplyBand(const Product<T>& product, const Band<T>& band, i
           tile.next[1] = band.part->a(std::min(next + 1, last)) + begin;
         }
       }
-      ProductTile(product, band.part->c, begin == 0 && !product.accumulate, tile, row, rows,
-                  (panel + i) * kPanel);
+      if (product.segment_factors.data != nullptr) {
+        Tile<T> factored = tile;
+        FactoredTile(product, band.part->c, begin, factored, row, rows, (panel + i) * kPanel);
+      } else {
+        ProductTile(product, band.part->c, begin == 0 && !product.accumulate, tile, row, rows,
+                    (panel + i) * kPanel);
+      }
     }
   }
 }

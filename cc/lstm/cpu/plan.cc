@@ -174,7 +174,7 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   plan->hidden_padded = padded;
   plan->convert_x = spec.dtype != compute;
   plan->copy_chunk = plan->convert_x || masks > 0;
-  plan->copy_x = plan->copy_chunk || spec.has_mask;
+  plan->copy_x = plan->convert_x || spec.has_mask;
   plan->convert_weights = spec.weight_dtype != compute;
   plan->plain_gates = padded == hidden;
   plan->direct_recurrent =
@@ -238,10 +238,11 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   const int64_t x = sizes.Product({steps, batch, input});
   if (plan->copy_x) backward.x = sizes.Append(x, element, bytes);
   if (plan->convert_x) backward.grad_x = sizes.Append(x, element, bytes);
-  if (masks > 0) backward.grad_x_part = sizes.Append(x, element, bytes);
+  if (masks > 0) {
+    backward.dropout_mask = sizes.Append(sizes.Product({masks, batch, input}), element, bytes);
+  }
   if (recurrent_masks > 0) {
     backward.recurrent_mask = sizes.Append(sizes.Product({recurrent_masks, state}), element, bytes);
-    backward.dropped = sizes.Append(sizes.Product({steps, state}), element, bytes);
   }
   if (plan->convert_weights) {
     backward.kernel = sizes.Append(kernel, element, bytes);

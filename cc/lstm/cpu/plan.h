@@ -63,9 +63,8 @@ struct BackwardLayout {
   int64_t kernel = 0;            // [input, 4 hidden]            if weights are converted
   int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]           if weights are converted
   int64_t grad_x = 0;            // [steps, batch, input]        if x is converted
-  int64_t grad_x_part = 0;       // [steps, batch, input]        if dropout
+  int64_t dropout_mask = 0;      // [masks, batch, input]        if dropout
   int64_t recurrent_mask = 0;    // [masks, batch, H_p]          if recurrent dropout
-  int64_t dropped = 0;           // [steps, batch, H_p]          h * a mask, likewise
   int64_t grad_kernel = 0;       // [input + hidden, 4, H_p]    if converted or padded
   int64_t grad_bias = 0;         // [4, H_p]
   int64_t member = 0;            // [shares, member_size]
@@ -77,7 +76,7 @@ struct Plan {
   int64_t hidden_padded = 0;
   bool convert_x = false;         // dtype is not the compute type
   bool copy_chunk = false;        // forward reads copies of x: converted, or with dropout
-  bool copy_x = false;            // backward too, and of masked steps zeros
+  bool copy_x = false;            // backward reads a copy: converted, zeros at masked steps
   bool convert_weights = false;   // weight_dtype is not
   bool plain_gates = false;       // hidden_padded == hidden
   bool direct_recurrent = false;  // the recurrence reads recurrent_kernel unpacked

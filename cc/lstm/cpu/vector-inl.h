@@ -154,15 +154,14 @@ HWY_NOINLINE void MultiplyElements(tfl_dtype type, const void* factors, int64_t 
   }
 }
 
-// Row `row` of the recurrent dropout masks, [masks, batch, hidden], into [masks, batch, padded].
+// Row `row` of dropout masks [masks, batch, width] into [masks, batch, padded].
 template <class T>
-void ReadRecurrentMasks(const tfl_lstm_spec& spec, const void* masks, int64_t padded, int64_t row,
-                        T* to) {
-  for (int64_t mask = 0; mask < spec.num_recurrent_dropout_masks; ++mask) {
+void ReadMasks(const tfl_lstm_spec& spec, int masks, const void* from, int64_t width,
+               int64_t padded, int64_t row, T* to) {
+  for (int64_t mask = 0; mask < masks; ++mask) {
     const int64_t r = mask * spec.batch + row;
-    std::fill(to + r * padded + spec.hidden_size, to + (r + 1) * padded, T{0});
-    ReadElements(spec.dtype, At(masks, spec.dtype, r * spec.hidden_size), spec.hidden_size,
-                 to + r * padded);
+    std::fill(to + r * padded + width, to + (r + 1) * padded, T{0});
+    ReadElements(spec.dtype, At(from, spec.dtype, r * width), width, to + r * padded);
   }
 }
 
