@@ -357,11 +357,3 @@ def test_a19_bidirectional_reset():
     assert_close(fused(X), stock(X))
     fused.reset_state()
     assert_close(fused(X), first[1])
-
-
-def test_initial_state_forms():
-    stock, fused = pair(return_sequences=True, return_state=True)
-    h, c = inputs(2, (3, 4)), inputs(3, (3, 4))
-    for states in ([h, c], (h, c), [h.numpy().astype(np.float64), c.numpy()],
-                   [tf.Variable(h), keras.Variable(c)]):  # fmt: skip
-        assert_close(fused(X, initial_state=states), stock(X, initial_state=states))

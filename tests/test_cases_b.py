@@ -250,6 +250,18 @@ def test_b12_inputs_of_other_types(dtype):
     assert fused.fused_reason is None
 
 
+def test_b12_initial_states_of_other_types():
+    """Among them float64 arrays, which become the layer's float32."""
+    stock, fused = pair(return_sequences=True, return_state=True)
+    h, c = inputs(2, (3, 4)), inputs(3, (3, 4))
+    for states in ([h, c], (h, c), [h.numpy().astype(np.float64), c.numpy()],
+                   [tf.cast(h, tf.float64), tf.cast(c, tf.float64)],
+                   [tf.Variable(h), keras.Variable(c)]):  # fmt: skip
+        got = fused(X, initial_state=states)
+        assert [v.dtype for v in got] == [tf.float32] * 3
+        assert_close(got, stock(X, initial_state=[h, c]))
+
+
 def test_b12_layer_that_does_not_cast():
     stock, fused = pair(autocast=False)
     x = tf.cast(X, "float64")

@@ -159,6 +159,22 @@ def exported(tmp_path, **arguments):
     return model, path
 
 
+@pytest.mark.parametrize("device", ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
+def test_d4_trained_here_served_on_a_cpu(tmp_path, device):
+    """The process that serves sees no GPU."""
+    with tf.device(f"/{device}:0"):
+        model = sequential(tfl.FusedLSTM(4, return_sequences=True))
+        model.compile("sgd", "mse", jit_compile=False)
+        model.fit(X, np.ones((3, 5, 4)), epochs=2, verbose=0)
+        wanted = model(X)
+    model.export(str(tmp_path / "exported"), verbose=False)
+    np.save(tmp_path / "x.npy", X)
+    x, out = str(tmp_path / "x.npy"), str(tmp_path / "out.npy")
+    prepare = "import tf_fused_lstm; assert not tf.config.list_physical_devices('GPU')"
+    output_of(SERVE.format(prepare=prepare, path=str(tmp_path / "exported"), x=x, out=out))
+    assert_close(np.load(out), wanted, (1e-5, 1e-5))
+
+
 SERVE = """
 import numpy as np, tensorflow as tf
 {prepare}

@@ -12,8 +12,8 @@ import tf_fused_lstm as tfl
 X = inputs()
 
 
-def test_mirrored_strategy_trains_alike():
-    """E8: two replicas, here of one CPU, run the op, and train to the weights of one device."""
+def test_e8_mirrored_strategy_trains_alike():
+    """Two replicas, here of one CPU, run the op, and train to the weights of one device."""
     printed = output_of("""
 import keras, numpy as np, tensorflow as tf
 import tf_fused_lstm as tfl
