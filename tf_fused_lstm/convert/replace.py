@@ -114,8 +114,23 @@ def _change(layer: Any, source: Any, target: Any) -> tuple[bool, str | None]:
     elif type(layer) is target or source is FusedLSTM:
         return False, None
     else:
-        return False, models.why_other(layer)
+        return False, _why_other(layer)
     return reason is None, reason
+
+
+def _why_other(layer: Any) -> str | None:
+    """Why a layer that computes an LSTM, but is not Keras's, is left; None for other layers."""
+    layers = models.layers
+    if isinstance(layer, (models.LSTM, *models.REBUILDERS)):
+        return f"{type(layer).__name__} is a subclass of LSTM, which may override its loop"
+    if isinstance(layer, (layers.ConvLSTM1D, layers.ConvLSTM2D, layers.ConvLSTM3D)):
+        return f"{type(layer).__name__} convolves in its cell"
+    if isinstance(layer, layers.RNN):
+        cell = layer.cell
+        cells = cell.cells if isinstance(cell, layers.StackedRNNCells) else [cell]
+        if any(isinstance(c, layers.LSTMCell) for c in cells):
+            return "an RNN around LSTMCells; use LSTM layers for it to be replaced"
+    return None
 
 
 def _switch(layer: Any, target: Any) -> str | None:

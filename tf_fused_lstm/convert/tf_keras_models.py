@@ -15,7 +15,8 @@ from tf_fused_lstm.layers.tf_keras import FusedLSTM
 Layer = tf_keras.layers.Layer
 LAYER_NAME = f"tf_keras.layers.Layer of tf_keras {tf_keras.__version__}"
 Model = tf_keras.Model
-LSTM = tf_keras.layers.LSTM
+layers = tf_keras.layers
+LSTM = layers.LSTM
 _V1 = tf.compat.v1.keras.layers
 
 
@@ -51,22 +52,6 @@ def refresh(layer: Any) -> None:
     if "zero_output_for_mask" not in old["config"]:
         new["config"].pop("zero_output_for_mask", None)
     layer._backward_layer_config = new
-
-
-def why_other(layer: Any) -> str | None:
-    """Why a layer that computes an LSTM, but is not tf_keras's, is left; None for other layers."""
-    if isinstance(layer, (LSTM, _V1.LSTM, _V1.CuDNNLSTM)):
-        return f"{type(layer).__name__} is a subclass of LSTM, which may override its loop"
-    if isinstance(
-        layer, (tf_keras.layers.ConvLSTM1D, tf_keras.layers.ConvLSTM2D, tf_keras.layers.ConvLSTM3D)
-    ):
-        return f"{type(layer).__name__} convolves in its cell"
-    if isinstance(layer, tf_keras.layers.RNN):
-        cell = layer.cell
-        cells = cell.cells if isinstance(cell, tf_keras.layers.StackedRNNCells) else [cell]
-        if any(isinstance(c, tf_keras.layers.LSTMCell) for c in cells):
-            return "an RNN around LSTMCells; use LSTM layers for it to be replaced"
-    return None
 
 
 def _rebuild_v1(layer: Any) -> str | None:

@@ -124,17 +124,10 @@ def _is_all_steps(body: Body, seq_len_max: Ref, x: Ref) -> bool:
     if value is not None:
         steps = body.dims(x, 3)[0]
         return steps is not None and int(value) >= steps
-    node, _ = body.producer(seq_len_max)
+    node, ref = body.producer(seq_len_max)
     while node.op in ("Cast", "Reshape", "Squeeze"):
-        node, _ = body.producer(body.inputs(node)[0])
-    if node.op != "StridedSlice" or node.attr["shrink_axis_mask"].i != 1:
-        return False
-    shape, begin, *_ = body.inputs(node)
-    shape_node, _ = body.producer(shape)
-    start = body.value(begin)
-    if shape_node.op != "Shape" or start is None:
-        return False
-    return body.inputs(shape_node)[0] == x and start.tolist() in ([0], [-3])
+        node, ref = body.producer(body.inputs(node)[0])
+    return body.is_size(ref, x, 0)
 
 
 def _uses_of_states(

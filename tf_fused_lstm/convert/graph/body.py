@@ -110,6 +110,21 @@ class Body:
         shape = self.shape(ref)
         return [None] * rank if shape.rank != rank else shape.as_list()
 
+    def is_size(self, ref: Ref, of: Ref, axis: int) -> bool:
+        """Whether a tensor is `tf.shape(of)[axis]`; `of` is of rank 3."""
+        node, _ = self.producer(ref)
+        if node.op != "StridedSlice" or node.attr["shrink_axis_mask"].i != 1:
+            return False
+        shape, begin, *_ = self.inputs(node)
+        shape_node, _ = self.producer(shape)
+        start = self.value(begin)
+        return (
+            shape_node.op == "Shape"
+            and self.inputs(shape_node)[0] == of
+            and start is not None
+            and start.tolist() in ([axis], [axis - 3])
+        )
+
     def value(self, ref: Ref) -> np.ndarray | None:
         """The tensor's value if the graph alone determines it, else None."""
         tensor = self.tensor(ref)

@@ -177,20 +177,7 @@ def _is_whole_length(body: Body, lengths: Ref, x: Ref, time_axis: int) -> bool:
     if value is not None:
         return steps is not None and bool(np.all(value == steps))
     node, _ = body.producer(lengths)
-    if node.op != "Fill":
-        return False
-    value_node, _ = body.producer(body.inputs(node)[1])
-    if value_node.op != "StridedSlice" or value_node.attr["shrink_axis_mask"].i != 1:
-        return False
-    shape_ref, begin, *_ = body.inputs(value_node)
-    shape_node, _ = body.producer(shape_ref)
-    start = body.value(begin)
-    return (
-        shape_node.op == "Shape"
-        and body.inputs(shape_node)[0] == x
-        and start is not None
-        and start.tolist() in ([time_axis], [time_axis - 3])
-    )
+    return node.op == "Fill" and body.is_size(body.inputs(node)[1], x, time_axis)
 
 
 def rewrite_rnn(body: Body, node: tf.compat.v1.NodeDef) -> str:
