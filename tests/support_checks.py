@@ -127,7 +127,7 @@ def outputs_and_gradients(
 def check_layer(
     place: Place,
     *,
-    states: bool = False,
+    states: int = 0,
     call: dict[str, Any] | None = None,
     wrap: Callable[[Any], Any] = lambda layer: layer,
     calls: int = 1,
@@ -139,7 +139,7 @@ def check_layer(
     stock, fused = pair(wrap, **arguments)
     dtype = fused.compute_dtype
     x = normal(1, SHAPE, dtype)
-    given = [normal(i, (SHAPE[0], UNITS), dtype) for i in (2, 3)] if states else []
+    given = [normal(i, (SHAPE[0], UNITS), dtype) for i in range(2, 2 + states)]
     for _ in range(calls):
         got = place.run(outputs_and_gradients(fused, **call or {}), x, *given, runs_op=runs_op)
         # Random numbers are others in another place.
@@ -153,7 +153,7 @@ def check_layer(
 def full_precision(place: Place) -> None:
     for dtype in ("float32", "float64"):
         check_layer(
-            place, dtype=dtype, states=True, call={"mask": MASK}, return_sequences=True,
+            place, dtype=dtype, states=2, call={"mask": MASK}, return_sequences=True,
             return_state=True,
         )  # fmt: skip
 
@@ -169,7 +169,7 @@ def half_precision(place: Place) -> None:
 def flags(place: Place) -> None:
     for backwards, sequences, masked in itertools.product((False, True), repeat=3):
         check_layer(
-            place, states=sequences, call={"mask": MASK} if masked else None,
+            place, states=2 * sequences, call={"mask": MASK} if masked else None,
             go_backwards=backwards, return_sequences=sequences, return_state=True,
             zero_output_for_mask=backwards and sequences,
         )  # fmt: skip
@@ -202,9 +202,8 @@ def dropout_bias_and_state(place: Place) -> None:
     check_layer(place, dropout=0.4, seed=5, call={"training": True}, calls=2)
     for dropout in (0.0, 0.3):
         check_layer(
-            place, dropout=dropout, recurrent_dropout=0.4, seed=5, call={"training": True}, calls=2,
-            runs_op=IS_KERAS_3,
-        )  # fmt: skip
+            place, dropout=dropout, recurrent_dropout=0.4, seed=5, call={"training": True}, calls=2
+        )
     layers = pair(stateful=True)
     x = normal(1, SHAPE)
     results = [[CPU.run(layers[0], x, runs_op=False) for _ in range(3)]]
@@ -213,30 +212,48 @@ def dropout_bias_and_state(place: Place) -> None:
     assert not np.allclose(results[1][0], results[1][1])
 
 
+def dropout(place: Place) -> None:
+    """From the same seed in the whole process; unrolled, as tf_keras's loop draws at each step."""
+    x = normal(1, SHAPE)
+    for rates in ((0.3, 0.0), (0.0, 0.4), (0.3, 0.4)):
+        results = []
+        for kind in (K.layers.LSTM, tfl.FusedLSTM):
+            K.utils.set_random_seed(5)
+            layer = kind(UNITS, dropout=rates[0], recurrent_dropout=rates[1], unroll=True)
+            give_weights([layer])
+            run = outputs_and_gradients(layer, training=True)
+            results.append(place.run(run, x, runs_op=kind is tfl.FusedLSTM))
+        assert_close(results[1], results[0])
+        assert not np.allclose(results[1][0][0], CPU.run(layer, x))
+
+
 def keras_path(place: Place) -> None:
     check_layer(place, activation="selu", runs_op=False)
 
 
 def wrappers(place: Place) -> None:
-    for merge_mode in ("concat", "sum", "mul", "ave"):
+    """Each as one op."""
+    made = []
+
+    def wrap(layer: Any, mode: str) -> Any:
+        made.append(K.layers.Bidirectional(layer, merge_mode=mode))
+        return made[-1]
+
+    for index, merge_mode in enumerate(("concat", "sum", "mul", "ave")):
         check_layer(
-            place, call={"mask": MASK}, return_sequences=True,
-            wrap=lambda layer, mode=merge_mode: K.layers.Bidirectional(layer, merge_mode=mode),
+            place, call={"mask": MASK}, return_sequences=True, return_state=index % 2 == 0,
+            wrap=lambda layer, mode=merge_mode: wrap(layer, mode), states=4 * (index < 2),
         )  # fmt: skip
-    stacks = []
-    for kind in (K.layers.LSTM, tfl.FusedLSTM):
-        layers = [K.Input(SHAPE[1:], batch_size=SHAPE[0]), K.layers.Masking()]
-        layers += [kind(UNITS, return_sequences=True), kind(3)]
-        stacks.append(K.Sequential(layers))
-    give_weights(stacks)
+        assert made[-1].forward_layer.apart_reason is None
+    layers = [K.Input(SHAPE[1:], batch_size=SHAPE[0]), K.layers.Masking()]
+    layers += [K.layers.LSTM(UNITS, return_sequences=True), K.layers.LSTM(3)]
+    chain = K.Sequential(layers)
+    give_weights([chain])
+    stack = tfl.FusedLSTMStack.from_layers(chain.layers[1:])
     x = tf.where(MASK[..., np.newaxis], normal(1, SHAPE), 0)
-    wanted = CPU.run(outputs_and_gradients(stacks[0]), x, runs_op=False)
-    assert_close(place.run(outputs_and_gradients(stacks[1]), x), wanted)
-    if IS_KERAS_3:
-        stacks[1] = tfl.FusedLSTMStack.from_layers(stacks[0].layers[1:])
-        wanted = CPU.run(outputs_and_gradients(stacks[0]), x, runs_op=False)
-        got = place.run(outputs_and_gradients(stacks[1], mask=MASK), x)
-        assert_close(got, wanted)
+    wanted = CPU.run(outputs_and_gradients(chain), x, runs_op=False)
+    assert_close(place.run(outputs_and_gradients(stack, mask=MASK), x), wanted)
+    assert stack.fused_reason is None
 
 
 def higher_derivatives(place: Place) -> None:

@@ -101,7 +101,11 @@ TABLES = [
         {"Keras 3": Column(), "tf_keras": Column(tf_keras=True)},
         [
             Row("weights, masks, states, gradients of `LSTM`", "flags"),
-            Row("`Bidirectional`, stacks", "wrappers"),
+            Row(
+                "`Bidirectional`, with initial states too, or a `FusedLSTMStack` as one op",
+                "wrappers",
+            ),
+            Row("`dropout`, `recurrent_dropout` from the same seed", "dropout"),
             Row("`time_major`", "time_major", columns=("tf_keras",)),
             Row("mixed policies, float16, bfloat16", "half_precision"),
             Row("`fit`, `evaluate`, `predict`", "training"),

@@ -98,18 +98,6 @@ def test_stateful():
     assert_close(fused(X), stock(X))
 
 
-@pytest.mark.parametrize("return_sequences", [False, True])
-def test_initial_state_is_run_direction_by_direction(return_sequences):
-    """The wrapper hands each layer its half of the states, after the other one has run."""
-    stock, fused = bidirectional_pair(return_sequences=return_sequences, return_state=True)
-    states = [inputs(i, (3, 4)) for i in range(4)]
-    assert_same(stock, fused, X, initial_state=states, mask=tf.constant(MASK))
-    assert "initial_state" in fused.forward_layer.apart_reason
-    assert fused.forward_layer.fused_reason is None
-    assert_same(stock, fused, X)
-    assert fused.forward_layer.apart_reason is None
-
-
 def custom(lstm, forward, backward, built: bool = True):
     layer = keras.layers.Bidirectional(
         lstm(4, return_sequences=True, **forward),

@@ -7,18 +7,17 @@
 
 Importing the package loads the op library, after a check that it was built for the running
 TensorFlow, and registers the gradients, so that SavedModels that hold the op load from then on. The
-layer is one of the Keras that `tf.keras` is: Keras 3, or tf_keras (TF_USE_LEGACY_KERAS=1), which
-has no FusedLSTMStack.
+layers are of the Keras that `tf.keras` is: Keras 3, or tf_keras (TF_USE_LEGACY_KERAS=1).
 """
 
 from tf_fused_lstm._loader import BuildInfo, build_info, get_library_path
 from tf_fused_lstm._version import __version__
 
 # isort: split
-from tf_fused_lstm import _keras, _xla, convert
+from tf_fused_lstm import _xla, convert
 from tf_fused_lstm import gradients as _gradients  # noqa: F401  (registers them)
 from tf_fused_lstm.convert.replace import LSTMReport, replace_lstm, restore_lstm
-from tf_fused_lstm.layers import FusedLSTM
+from tf_fused_lstm.layers import FusedLSTM, FusedLSTMStack
 from tf_fused_lstm.ops import FusedLSTMOutput, fused_lstm
 
 _xla.load_error()
@@ -27,6 +26,7 @@ __all__ = [
     "BuildInfo",
     "FusedLSTM",
     "FusedLSTMOutput",
+    "FusedLSTMStack",
     "LSTMReport",
     "__version__",
     "build_info",
@@ -36,8 +36,3 @@ __all__ = [
     "replace_lstm",
     "restore_lstm",
 ]
-
-if not _keras.USES_TF_KERAS:
-    from tf_fused_lstm.layers import FusedLSTMStack
-
-    __all__ += ["FusedLSTMStack"]

@@ -29,12 +29,11 @@ try:
 except (ImportError, AttributeError):
     _autocast_scope = None
 
-_get_global: Any = None
-if not USES_TF_KERAS:
-    with contextlib.suppress(ImportError, AttributeError):
-        from keras.src.backend.common import global_state
-
-        _get_global = global_state.get_global_attribute
+# What Bidirectional runs when it is called, as frames show it.
+_BIDIRECTIONAL_CALL = getattr(tf.keras.layers.Bidirectional.call, "__code__", None)
+# Modules whose frames may lie between that and the call of one of its layers: not those of
+# tf.function or tf.recompute_grad, which no tensor may leave but as a result.
+_CALLING = ("keras.", "tf_keras.", "tf_fused_lstm.", "tensorflow.python.autograph.")
 
 
 def without_autocast() -> AbstractContextManager[Any]:
@@ -50,8 +49,23 @@ def keras_chooses_jit() -> bool:
     return frame is not None
 
 
-def calling_layer(layer: Any) -> Any:
-    """The Keras 3 layer whose call is calling `layer`, which is being called; None if unknown."""
-    scopes = [] if _get_global is None else _get_global("name_scope_stack") or []
-    callers = [getattr(scope, "caller", None) for scope in scopes[-2:]]
-    return callers[0] if len(callers) == 2 and callers[1] is layer else None
+def calling_bidirectional(layer: Any) -> tuple[Any, Any] | None:
+    """The `tf.keras.layers.Bidirectional` whose own `call` is calling `layer`, which is being
+    called, and the initial_state of both directions that it was given; None if it is not so.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _BIDIRECTIONAL_CALL:
+        if not frame.f_globals.get("__name__", "").startswith(_CALLING):
+            return None
+        frame = frame.f_back
+    if frame is None:
+        return None
+    arguments = frame.f_locals
+    wrapper, inputs = arguments.get("self"), arguments.get("inputs")
+    if layer is not getattr(wrapper, "forward_layer", None) and (
+        layer is not getattr(wrapper, "backward_layer", None)
+    ):
+        return None
+    if isinstance(inputs, list) and len(inputs) > 1:  # tf_keras, of states that are its tensors
+        return wrapper, inputs[1:]
+    return wrapper, arguments.get("initial_state")

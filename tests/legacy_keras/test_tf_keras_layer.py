@@ -142,64 +142,6 @@ def test_ragged_sequences(return_sequences, go_backwards):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{}, {"implementation": 1}, {"use_bias": False}, {"unroll": True}, {"activation": "relu"},
-     {"time_major": True}, {"time_major": True, "use_bias": False}],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("in_graph", [False, True])
-def test_dropout_drops_what_tf_keras_drops(arguments, in_graph):
-    results = []
-    for kind in (LSTM, tfl.FusedLSTM):
-        tf_keras.utils.set_random_seed(5)
-        layer = kind(4, dropout=0.4, return_sequences=True, **arguments)
-        layer.build((3, 5, 2))
-        call = tf.function(layer) if in_graph else layer
-        results.append([call(X, training=True), call(X, training=True)])
-        reason = getattr(layer, "fused_reason", None)
-        results[-1].append(call(X, training=False))
-    stock, fused = results
-    assert np.any(np.abs(fused[0] - fused[1]) > 1e-3)
-    assert np.any(np.abs(fused[0] - fused[2]) > 1e-3)
-    assert_close(fused[2], stock[2])
-    assert layer.fused_reason is None
-    if in_graph and ("use_bias" in arguments or "activation" in arguments):
-        # There tf_keras calls its cell in a loop, and the loop draws masks at each step, in an
-        # order that may differ from run to run.
-        assert "draws anew at every step" in reason
-    else:
-        assert reason is None
-        assert_close(fused, stock)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"recurrent_dropout": 0.4}, "recurrent_dropout while training"),
-        ({"dropout": 0.2, "recurrent_dropout": 0.4}, "recurrent_dropout while training"),
-        ({"dropout": 0.4, "implementation": 1, "use_bias": False}, "mask for each gate"),
-    ],
-)
-def test_dropout_that_falls_back(arguments, reason):
-    results = []
-    for kind in (LSTM, tfl.FusedLSTM):
-        tf_keras.utils.set_random_seed(5)
-        layer = kind(4, return_sequences=True, **arguments)
-        layer.build((3, 5, 2))
-        results.append(layer(X, training=True))
-    assert reason in layer.fused_reason
-    assert_close(results[1], results[0], (0, 0))
-    assert_close(layer(X), layer(X, training=False))
-    assert layer.fused_reason is None
-    # A tensor may turn out to be True.
-    tf.function(layer)(X, training=tf.constant(False))
-    assert reason in layer.fused_reason
-    strict = tfl.FusedLSTM(4, use_fused=True, **arguments)
-    with pytest.raises(ValueError, match=reason):
-        strict(X, training=True)
-
-
-@pytest.mark.parametrize(
     ("activation", "recurrent_activation", "fused"),
     [
         ("tanh", "sigmoid", True), ("relu", "sigmoid", True), (None, None, True),
@@ -263,19 +205,6 @@ def test_use_fused():
         tfl.FusedLSTM(4, use_fused="yes")
     assert tfl.FusedLSTM(4, return_runtime=True).fused_reason.startswith("return_runtime=True")
     assert tfl.FusedLSTM(4, use_fused=True)(X).shape == (3, 4)
-
-
-@pytest.mark.parametrize("merge_mode", ["concat", "sum", "mul", "ave", None])
-def test_bidirectional(merge_mode):
-    def wrap(layer):
-        return tf_keras.layers.Bidirectional(layer, merge_mode=merge_mode)
-
-    stock, fused = wrapped_pair(wrap, return_sequences=True, return_state=True)
-    assert_same(stock, fused, X, mask=MASK)
-    assert_same(stock, fused, X, initial_state=[inputs(i, (3, 4)) for i in range(4)])
-    for layer in (fused.forward_layer, fused.backward_layer):
-        assert type(layer) is tfl.FusedLSTM
-        assert layer.fused_reason is None
 
 
 def test_time_distributed():

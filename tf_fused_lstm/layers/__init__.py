@@ -6,10 +6,8 @@ from tf_fused_lstm import _keras
 
 if TYPE_CHECKING or not _keras.USES_TF_KERAS:
     from tf_fused_lstm.layers.keras3 import FusedLSTM
-    from tf_fused_lstm.layers.stack import FusedLSTMStack
-
-    __all__ = ["FusedLSTM", "FusedLSTMStack"]
 else:
     from tf_fused_lstm.layers.tf_keras import FusedLSTM
+from tf_fused_lstm.layers.stack import FusedLSTMStack
 
-    __all__ = ["FusedLSTM"]
+__all__ = ["FusedLSTM", "FusedLSTMStack"]

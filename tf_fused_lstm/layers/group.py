@@ -1,4 +1,4 @@
-"""Several of Keras 3's LSTM layers as one op: the directions of a Bidirectional, or a stack."""
+"""LSTM layers of either Keras on the op: one, the directions of a Bidirectional, or a stack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tf_fused_lstm import _keras, activations, composite, ops
@@ -15,7 +14,7 @@ from tf_fused_lstm import _keras, activations, composite, ops
 Layers = Sequence[Sequence[Any]]
 
 
-def why_apart(layers: Layers) -> str | None:
+def why_apart(layers: Layers, training: Any) -> str | None:
     """Why the layers cannot share one op although each can run it alone, or None."""
     cells = [cell for layer in layers for cell in layer]
     first = cells[0]
@@ -24,6 +23,11 @@ def why_apart(layers: Layers) -> str | None:
         for name in same:
             if getattr(cell.cell, name) != getattr(first.cell, name):
                 return f"{cell.name} has another {name} than {first.name}"
+        if cell.time_major != first.time_major:
+            return f"{cell.name} has another time_major than {first.name}"
+        for either in (first, cell):
+            if either._drops_each_step(training):
+                return f"{either.name} drops other inputs at each step"
     for layer in layers:
         forward, *backward = layer
         # What lies at a masked step between two layers is not read, unless the upper one reads it
@@ -36,7 +40,7 @@ def why_apart(layers: Layers) -> str | None:
                 return f"{forward.name} runs backward in time"
             if forward.units != backward[0].units:
                 return f"{backward[0].name} has another number of units than {forward.name}"
-            if _counts(forward) != _counts(backward[0]):
+            if forward._dropout_counts() != backward[0]._dropout_counts():
                 return f"{backward[0].name} has other dropout than {forward.name}"
         elif forward.go_backwards != first.go_backwards:
             return f"{forward.name} runs in another direction than {first.name}"
@@ -62,7 +66,7 @@ def run(
     """
     cells = [cell for layer in layers for cell in layer]
     first = cells[0]
-    x = first._to_x(sequences)
+    x = first._dropped_each_step(first._to_x(sequences), training)
     arguments = [
         cell._op_inputs(x, state, training)
         for cell, state in zip(cells, initial_states, strict=True)
@@ -80,10 +84,10 @@ def run(
     inputs = composite.Inputs(
         x=x,
         **{name: listed(name) for name in arguments[0]},
-        mask=[] if mask is None else [first._mask(mask, x, 0)],
+        mask=[] if mask is None else [first._mask(mask, x)],
     )
     attributes = composite.Attributes(
-        time_major=False,
+        time_major=first.time_major,
         go_backwards=first.go_backwards,
         return_sequences=cells[-1].return_sequences,
         zero_output_for_mask=cells[-1].zero_output_for_mask,
@@ -93,23 +97,12 @@ def run(
         ),
         bidirectional=len(layers[0]) == 2,
     )
-    output, final_h, final_c = ops.run(inputs, attributes, training=None)
-    for cell, *states in zip(cells, final_h, final_c, strict=True):
-        if cell.stateful:
-            for variable, state in zip(cell.states, states, strict=True):
-                variable.assign(state)
-    return output, final_h, final_c
-
-
-def _counts(layer: Any) -> tuple[int, int]:
-    """How many dropout masks the layer's cell draws, of its input and of h."""
-    each = getattr(layer.cell, "dropout_mask_count", None) or 1
-    return each * (0 < layer.dropout < 1), each * (0 < layer.recurrent_dropout < 1)
+    return ops.run(inputs, attributes, training=None)
 
 
 def _absent(name: str, cell: Any, x: tf.Tensor) -> tf.Tensor:
     """What stands for None in a list whose other tensors are given."""
-    batch = tf.shape(x)[0]
+    batch = tf.shape(x)[cell._batch_axis]
     if name == "dropout_mask":
         return tf.zeros([0, batch, cell.cell.kernel.shape[0]], x.dtype)
     if name == "recurrent_dropout_mask":
@@ -122,65 +115,75 @@ class Together(threading.local):
 
     results: Any = None
 
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Together, ()  # a copy of a layer has kept nothing
 
-def call_in_wrapper(
+
+def run_in_wrapper(
     layer: Any, sequences: Any, initial_state: Any, mask: Any, training: Any
-) -> Any:
-    """The layer's results where a `keras.layers.Bidirectional` calls it and both directions can
-    run as one op; None where it is to run alone.
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor] | None:
+    """The layer's (output, final_h, final_c) where a Bidirectional calls it and both directions
+    can run as one op; None where it is to run alone.
 
     The wrapper calls its forward layer and then, with the same arguments but for initial_state, its
     backward layer. The first call runs both directions, the second one returns the rest.
     """
-    wrapper = _keras.calling_layer(layer)
-    if (
-        not isinstance(wrapper, keras.layers.Bidirectional)
-        or type(wrapper).call is not keras.layers.Bidirectional.call
-    ):
+    found = _keras.calling_bidirectional(layer)
+    if found is None:
         return None
+    wrapper, states = found
     forward, backward = wrapper.forward_layer, wrapper.backward_layer
     if layer is backward and layer is not forward:
         results, layer._together.results = layer._together.results, None
         return results
-    if layer is not forward or not isinstance(backward, type(forward)):
+    if not isinstance(backward, type(forward)):
+        forward._apart_reason = f"{backward.name} is no {type(forward).__name__}"
         return None
     if type(backward).call is not type(forward).call:
         forward._apart_reason = f"{type(backward).__name__} overrides call"
         return None
     backward._together.results = None
     forward._apart_reason = reason = _why_directions_apart(
-        forward, backward, sequences, initial_state, mask, training
+        forward, backward, sequences, initial_state, states, mask, training
     )
     if reason is not None:
         return None
-    output, final_h, final_c = run([[forward, backward]], sequences, [None, None], mask, training)
+    count = 0 if initial_state is None else len(initial_state)
+    given = [initial_state, states[count:] if count else None]
+    output, final_h, final_c = run([[forward, backward]], sequences, given, mask, training)
     ahead, behind = tf.split(output, 2, axis=-1)
-    if forward.return_sequences:
-        behind = tf.reverse(behind, [1])  # as the backward layer alone leaves it
-    if forward.return_state:
-        backward._together.results = (behind, final_h[1], final_c[1])
-        return ahead, final_h[0], final_c[0]
-    backward._together.results = behind
-    return ahead
+    if forward.return_sequences:  # as the backward layer alone leaves it
+        behind = tf.reverse(behind, [1 - forward._batch_axis])
+    backward._together.results = behind, final_h[1], final_c[1]
+    return ahead, final_h[0], final_c[0]
 
 
 def forget_kept(layer: Any) -> None:
     """Drops what an earlier call of a Bidirectional's forward layer left and nobody took."""
-    backward: Any = getattr(_keras.calling_layer(layer), "backward_layer", None)
-    together = getattr(backward, "_together", None)
+    wrapper, _ = _keras.calling_bidirectional(layer) or (None, None)
+    together = getattr(getattr(wrapper, "backward_layer", None), "_together", None)
     if isinstance(together, Together):
         together.results = None
 
 
 def _why_directions_apart(
-    forward: Any, backward: Any, sequences: Any, initial_state: Any, mask: Any, training: Any
+    forward: Any,
+    backward: Any,
+    sequences: Any,
+    initial_state: Any,
+    states: Any,
+    mask: Any,
+    training: Any,
 ) -> str | None:
-    if initial_state is not None:
-        return "initial_state is given, of which the forward layer sees its half only"
-    if backward._keras_refuses(sequences):
+    # The wrapper halves the states that it was given.
+    if (initial_state is None) != (states is None) or (
+        states is not None and len(states) != 2 * len(initial_state)
+    ):
+        return "the backward layer's initial_state is not known"
+    if backward._stock_refuses(sequences, mask):
         return f"{backward.name} refuses the input"
-    if not backward._can_run_op(sequences, mask, training):
+    if not backward._can_run_op(sequences, mask):
         return f"{backward.name}: {backward.fused_reason}"
     if not backward.built:
         return f"{backward.name} is not built"
-    return why_apart([[forward, backward]])
+    return why_apart([[forward, backward]], training)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tf_fused_lstm import _keras, _xla
-from tf_fused_lstm.layers.group import Together, call_in_wrapper, forget_kept, run
 from tf_fused_lstm.layers.shared import LSTMOnOp
 
 
@@ -26,9 +26,8 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     activations take Keras's own path, with the same results; `fused_reason` says why. `unroll`
     changes nothing where the op runs. From the same seed dropout drops what Keras's drops.
 
-    `keras.layers.Bidirectional(FusedLSTM(...))` runs both directions as one op, but where
-    initial_state is given or the two layers differ in more than their weights; its
-    `forward_layer.apart_reason` says why.
+    `keras.layers.Bidirectional(FusedLSTM(...))` runs both directions as one op, but where the two
+    layers differ in more than their weights; its `forward_layer.apart_reason` says why.
 
     While a GradientTape records the call the op keeps what the gradient reads; in inference it
     keeps nothing.
@@ -56,16 +55,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
         super().__init__(units, *args, use_fused=use_fused, **kwargs)
-        self._together = Together()
-        self._apart_reason: str | None = None
         self._may_run_op = self._configuration_reason() is None
-
-    @property
-    def apart_reason(self) -> str | None:
-        """Of the forward layer of a `keras.layers.Bidirectional`: why the latest call (or trace)
-        ran its directions as an op each, or by Keras, and not as one op. None where it did.
-        """
-        return self._apart_reason
 
     @property
     def supports_jit(self) -> bool:
@@ -100,14 +90,12 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             )
         if keras.tree.is_nested(mask):
             mask = keras.tree.flatten(mask)[0]
-        if not self._keras_refuses(sequences) and self._can_run_op(sequences, mask, training):
+        if not self._stock_refuses(sequences, mask) and self._can_run_op(sequences, mask):
             return self._call_op(sequences, initial_state, mask, training)
-        self._apart_reason = self.fused_reason
-        forget_kept(self)
+        self._leave_to_stock()
         return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
 
-    def _keras_refuses(self, sequences: Any) -> bool:
-        """Whether keras.layers.LSTM.call will raise a ValueError that is right for us too."""
+    def _stock_refuses(self, sequences: Any, mask: Any) -> bool:
         batch, steps = sequences.shape[0], sequences.shape[1]
         expected = self._expected_batch_size
         return (self.unroll and steps is None) or (
@@ -125,45 +113,14 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     @tf.autograph.experimental.do_not_convert
     def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:
-        if type(self).call is FusedLSTM.call:  # an override may change what each direction reads
-            results = call_in_wrapper(self, sequences, initial_state, mask, training)
-            if results is not None:
-                return results
-        else:
-            self._apart_reason = f"{type(self).__name__} overrides call"
-        output, (h,), (c,) = run([[self]], sequences, [initial_state], mask, training)
+        output, h, c = self._run_op(sequences, initial_state, mask, training, FusedLSTM.call)
         return (output, h, c) if self.return_state else output
 
-    def _op_inputs(self, x: tf.Tensor, initial_state: Any, training: Any) -> dict[str, Any]:
-        """The op's inputs for this layer's cell by name, None where there is none.
-
-        x is the lowest layer's input: only its batch and its type are this layer's too.
-        """
-        cell = self.cell
-        with _keras.without_autocast():
-            weights = {
-                name: None if variable is None else tf.convert_to_tensor(variable.value)
-                for name, variable in (
-                    ("kernel", cell.kernel),
-                    ("recurrent_kernel", cell.recurrent_kernel),
-                    ("bias", cell.bias),
-                )
-            }
-        state = self._initial_state(x, initial_state)
-        initial_h, initial_c = (
-            (None, None) if state is None else (self._state(part, x, 0) for part in state)
-        )
-        dropout_mask, recurrent_dropout_mask = self._dropout_masks(x, training)
-        return {
-            **weights,
-            "initial_h": initial_h,
-            "initial_c": initial_c,
-            "dropout_mask": dropout_mask,
-            "recurrent_dropout_mask": recurrent_dropout_mask,
-        }
+    def _keep_states(self, h: tf.Tensor, c: tf.Tensor) -> None:
+        for variable, state in zip(self.states, (h, c), strict=True):
+            variable.assign(state)
 
     def _dropout_masks(self, x: tf.Tensor, training: Any) -> tuple[Any, Any]:
-        """The cell's masks for this call in the op's form, drawn as Keras draws them."""
         cell = self.cell
         if not (cell.dropout or cell.recurrent_dropout):
             return None, None
@@ -174,9 +131,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             return tf.stack(masks if isinstance(masks, list) else [masks])
 
         # At every call, trained or not, so that the seed moves on as Keras's does.
-        batch = x.shape[0] if x.shape[0] is not None else tf.shape(x)[0]
-        step = tf.zeros([batch, cell.kernel.shape[0]], x.dtype)
-        state = tf.zeros([batch, cell.units], x.dtype)
+        step, state = self._one_step(x)
         self._maybe_config_dropout_masks(cell, step, [state])
         masks = (
             drawn(cell.get_dropout_mask(step), cell.dropout),
@@ -185,8 +140,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         self._maybe_reset_dropout_masks(cell)
         return masks
 
-    def _initial_state(self, x: tf.Tensor, initial_state: Any) -> tuple[Any, Any] | None:
-        """The initial h and c; None for zeros."""
+    def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
         if initial_state is None:
             if self.stateful:
                 initial_state = self.states

@@ -1,26 +1,31 @@
-"""What FusedLSTM is in either Keras: when the op can run, and how it is called."""
+"""What FusedLSTM is in either Keras: when the op can run, and what it is called with."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite, ops
+from tf_fused_lstm import _keras, _loader, _tensorflow, _xla, activations
+from tf_fused_lstm.layers.group import Together, forget_kept, run, run_in_wrapper
 
 # The stock layer comes after the mixin in the order of bases.
 _StockLSTM: Any = object
 
 
 class LSTMOnOp(_StockLSTM):
-    """A mixin before a stock LSTM layer, whose `call` asks `_can_run_op` and calls `_run_op`."""
+    """A mixin before a stock LSTM layer, whose `call` asks `_can_run_op` and calls `_run_op`, or
+    `_leave_to_stock` before it calls the stock layer.
+    """
 
     # The stock layer's cell, its name for people, and its default recurrent_initializer.
     _stock_cell: ClassVar[type]
     _stock_cell_name: ClassVar[str]
     _orthogonal: ClassVar[type]
+    # Of tf_keras's layers an argument.
+    time_major: bool = False
 
     def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
         if use_fused != "auto" and not isinstance(use_fused, bool):
@@ -28,6 +33,8 @@ class LSTMOnOp(_StockLSTM):
         super().__init__(units, *args, **kwargs)
         self.use_fused = use_fused
         self._last_reason: str | None = None
+        self._apart_reason: str | None = None
+        self._together = Together()
         reason = self._configuration_reason()
         if use_fused is True and reason is not None:
             raise ValueError(self._cannot_fuse(reason))
@@ -39,6 +46,13 @@ class LSTMOnOp(_StockLSTM):
         None where the op runs.
         """
         return self._configuration_reason() or self._last_reason
+
+    @property
+    def apart_reason(self) -> str | None:
+        """Of the forward layer of a Bidirectional: why the latest call (or trace) ran its
+        directions as an op each, or by Keras, and not as one op. None where it did.
+        """
+        return self._apart_reason
 
     @contextlib.contextmanager
     def _orthogonal_in_bfloat16(self) -> Iterator[None]:
@@ -65,15 +79,15 @@ class LSTMOnOp(_StockLSTM):
     def _cannot_fuse(self, reason: str) -> str:
         return f"{self.name}: use_fused=True, but the fused op cannot run: {reason}"
 
-    def _can_run_op(self, sequences: Any, mask: Any, training: Any) -> bool:
+    def _can_run_op(self, sequences: Any, mask: Any) -> bool:
         """Whether this call runs the op; raises if it cannot and use_fused is True."""
-        self._last_reason = reason = self._why_not_op(sequences, mask, training)
+        self._last_reason = reason = self._why_not_op(sequences, mask)
         if reason is not None and self.use_fused is True:
             raise ValueError(self._cannot_fuse(reason))
         return reason is None
 
-    def _why_not_op(self, sequences: Any, mask: Any, training: Any) -> str | None:
-        return self._configuration_reason() or self._call_reason(sequences, mask, training)
+    def _why_not_op(self, sequences: Any, mask: Any) -> str | None:
+        return self._configuration_reason() or self._call_reason(sequences, mask)
 
     def _configuration_reason(self) -> str | None:
         """Why no call of this layer can run the op, or None."""
@@ -98,7 +112,7 @@ class LSTMOnOp(_StockLSTM):
             return f"the cell computes in {dtype}, the layer in {self.compute_dtype}"
         return self._stock_configuration_reason()
 
-    def _call_reason(self, sequences: Any, mask: Any, training: Any) -> str | None:
+    def _call_reason(self, sequences: Any, mask: Any) -> str | None:
         """Why this call cannot run the op although the configuration could, or None."""
         dtype = tf.as_dtype(sequences.dtype)
         if _tensorflow.in_xla_context() and not _xla.available():
@@ -110,14 +124,10 @@ class LSTMOnOp(_StockLSTM):
         mask_shape = tf.TensorShape(getattr(mask, "shape", ()))
         if mask_shape.rank == 3 and mask_shape[-1] != 1:
             return f"the mask has shape {tuple(mask_shape)}, not (batch, steps)"
-        return self._stock_call_reason(training)
+        return None
 
     def _stock_configuration_reason(self) -> str | None:
         """As `_configuration_reason`, of what only this Keras has."""
-        return None
-
-    def _stock_call_reason(self, training: Any) -> str | None:
-        """As `_call_reason`, of what only this Keras has, or means otherwise."""
         return None
 
     def _to_x(self, sequences: Any) -> tf.Tensor:
@@ -130,69 +140,124 @@ class LSTMOnOp(_StockLSTM):
             )
         return x
 
+    def _stock_refuses(self, sequences: Any, mask: Any) -> bool:
+        """Whether the stock layer's call will raise a ValueError that is right for us too."""
+        raise NotImplementedError
+
+    def _leave_to_stock(self) -> None:
+        self._apart_reason = self.fused_reason
+        forget_kept(self)
+
     def _run_op(
-        self,
-        x: tf.Tensor,
-        weights: tuple[tf.Tensor, tf.Tensor, tf.Tensor | None],
-        initial_state: tuple[Any, Any] | None,
-        mask: Any,
-        *,
-        time_major: bool = False,
-    ) -> ops.FusedLSTMOutput:
-        """Runs the op with the layer's attributes.
+        self, sequences: Any, initial_state: Any, mask: Any, training: Any, own_call: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """(output, final_h, final_c) by the op; keeps the states if `stateful`.
 
         Args:
-            x: What `_to_x` returned, perhaps with dropout applied.
-            weights: kernel, recurrent_kernel and bias, as they are stored.
-            initial_state: h and c; None for zeros.
-            mask: As the layer's call takes it.
-            time_major: The layout of x, mask and output.
+            sequences: As the layer's call takes it, but not ragged.
+            initial_state: Likewise.
+            mask: Likewise.
+            training: Likewise.
+            own_call: FusedLSTM's call. A subclass's may change what each direction reads.
         """
-        kernel, recurrent_kernel, bias = weights
-        batch_axis = 1 if time_major else 0
-        initial_h, initial_c = (
-            (None, None)
-            if initial_state is None
-            else (self._state(state, x, batch_axis) for state in initial_state)
-        )
-        inputs = composite.Inputs(
-            x=x,
-            kernel=[kernel],
-            recurrent_kernel=[recurrent_kernel],
-            bias=[] if bias is None else [bias],
-            initial_h=[] if initial_h is None else [initial_h],
-            initial_c=[] if initial_c is None else [initial_c],
-            mask=[] if mask is None else [self._mask(mask, x, batch_axis)],
-        )
-        attributes = composite.Attributes(
-            time_major=time_major,
-            go_backwards=self.go_backwards,
-            return_sequences=self.return_sequences,
-            zero_output_for_mask=self.zero_output_for_mask,
-            activation=activations.required_name_of("activation", self.cell.activation),
-            recurrent_activation=activations.required_name_of(
-                "recurrent_activation", self.cell.recurrent_activation
-            ),
-        )
-        output, (final_h,), (final_c,) = ops.run(inputs, attributes, training=None)
-        return ops.FusedLSTMOutput(output, final_h, final_c)
+        results = None
+        if type(self).call is own_call:
+            results = run_in_wrapper(self, sequences, initial_state, mask, training)
+        else:
+            self._apart_reason = f"{type(self).__name__} overrides call"
+        if results is None:
+            output, (h,), (c,) = run([[self]], sequences, [initial_state], mask, training)
+            results = output, h, c
+        if self.stateful:
+            self._keep_states(*results[1:])
+        return results
 
-    def _state(self, state: Any, x: tf.Tensor, batch_axis: int) -> tf.Tensor:
+    def _keep_states(self, h: tf.Tensor, c: tf.Tensor) -> None:
+        """Assigns the final states to a stateful layer's variables."""
+        raise NotImplementedError
+
+    def _op_inputs(self, x: tf.Tensor, initial_state: Any, training: Any) -> dict[str, Any]:
+        """The op's inputs for this layer's cell by name, None where there is none.
+
+        x is the lowest layer's input: only its batch and its type are this layer's too.
+        """
+        cell = self.cell
+        with _keras.without_autocast():
+            weights = {
+                name: None if variable is None else tf.convert_to_tensor(variable)
+                for name, variable in (
+                    ("kernel", cell.kernel),
+                    ("recurrent_kernel", cell.recurrent_kernel),
+                    ("bias", cell.bias),
+                )
+            }
+        state = self._initial_state(x, initial_state)
+        initial_h, initial_c = (
+            (None, None) if state is None else (self._state(part, x) for part in state)
+        )
+        dropout_mask, recurrent_dropout_mask = self._dropout_masks(x, training)
+        return {
+            **weights,
+            "initial_h": initial_h,
+            "initial_c": initial_c,
+            "dropout_mask": dropout_mask,
+            "recurrent_dropout_mask": recurrent_dropout_mask,
+        }
+
+    def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
+        """The initial h and c; None for zeros."""
+        raise NotImplementedError
+
+    def _dropout_masks(self, x: tf.Tensor, training: Any) -> tuple[Any, Any]:
+        """The cell's masks for this call in the op's form, drawn as the stock cell draws them."""
+        raise NotImplementedError
+
+    def _dropout_counts(self) -> tuple[int, int]:
+        """How many masks the cell may draw, of its input and of h."""
+        cell = self.cell
+        each = 4 if cell.implementation == 1 else 1
+        return each * (0 < cell.dropout < 1), each * (0 < cell.recurrent_dropout < 1)
+
+    def _drops_each_step(self, training: Any) -> bool:
+        """Whether this call drops other inputs at each step, which the op does not."""
+        return False
+
+    def _dropped_each_step(self, x: tf.Tensor, training: Any) -> tf.Tensor:
+        """x with such dropout applied, if there is any."""
+        return x
+
+    def _one_step(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Zeros in the shapes of the cell's input and state at one step, as its masks are drawn."""
+        batch = x.shape[self._batch_axis]
+        if batch is None:
+            batch = tf.shape(x)[self._batch_axis]
+        cell = self.cell
+        return tf.zeros([batch, cell.kernel.shape[0]], x.dtype), tf.zeros(
+            [batch, cell.units], x.dtype
+        )
+
+    @property
+    def _batch_axis(self) -> int:
+        return 1 if self.time_major else 0
+
+    def _state(self, state: Any, x: tf.Tensor) -> tf.Tensor:
+        axis = self._batch_axis
         state = tf.cast(tf.convert_to_tensor(state), x.dtype)
-        if state.shape.rank == 2 and state.shape[0] == 1 and x.shape[batch_axis] != 1:
-            state = tf.broadcast_to(state, [tf.shape(x)[batch_axis], state.shape[1]])
+        if state.shape.rank == 2 and state.shape[0] == 1 and x.shape[axis] != 1:
+            state = tf.broadcast_to(state, [tf.shape(x)[axis], state.shape[1]])
         return state
 
-    def _mask(self, mask: Any, x: tf.Tensor, batch_axis: int) -> tf.Tensor:
+    def _mask(self, mask: Any, x: tf.Tensor) -> tf.Tensor:
+        axis = self._batch_axis
         mask = tf.cast(tf.convert_to_tensor(mask), tf.bool)
         if mask.shape.rank == 3:
             mask = mask[:, :, 0]
-        if mask.shape.rank == 2 and mask.shape[batch_axis] == 1 and x.shape[batch_axis] != 1:
+        if mask.shape.rank == 2 and mask.shape[axis] == 1 and x.shape[axis] != 1:
             shape = [tf.shape(mask)[0], tf.shape(mask)[1]]
-            shape[batch_axis] = tf.shape(x)[batch_axis]
+            shape[axis] = tf.shape(x)[axis]
             mask = tf.broadcast_to(mask, shape)
         if not mask.shape.is_compatible_with(x.shape[:2]):
-            layout = "(steps, batch)" if batch_axis else "(batch, steps)"
+            layout = "(steps, batch)" if axis else "(batch, steps)"
             raise ValueError(
                 f"{self.name}: mask must have shape {layout} = {tuple(x.shape[:2])}, as "
                 f"sequences of shape {tuple(x.shape)} say, got {tuple(mask.shape)}"

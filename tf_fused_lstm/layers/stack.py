@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
+from tf_fused_lstm import _keras
 from tf_fused_lstm.layers.group import run, why_apart
-from tf_fused_lstm.layers.keras3 import FusedLSTM
+
+if TYPE_CHECKING or not _keras.USES_TF_KERAS:
+    import keras
+
+    from tf_fused_lstm.layers.keras3 import FusedLSTM
+
+    # Of the tensors of any backend.
+    _flip, _concatenate = keras.ops.flip, keras.ops.concatenate
+else:
+    import tf_keras as keras
+
+    from tf_fused_lstm.layers.tf_keras import FusedLSTM
+
+    _flip, _concatenate = tf.reverse, tf.concat
 
 
 @keras.saving.register_keras_serializable(package="tf_fused_lstm")
 class FusedLSTMStack(keras.layers.Layer):
     """Several LSTM layers, each on the output of the one below, in one op forward and backward.
 
-    The same as calling `keras.layers.LSTM` layers, or with `bidirectional` layers of
-    `keras.layers.Bidirectional(keras.layers.LSTM(...))`, one after the other, all but the last with
-    return_sequences. Weights are those layers' in their order:
+    The same as calling `tf.keras.layers.LSTM` layers, or with `bidirectional` each of them in a
+    `tf.keras.layers.Bidirectional`, one after the other, all but the last with return_sequences.
+    Weights are those layers' in their order:
 
         stack.set_weights([w for layer in layers for w in layer.get_weights()])
 
     `FusedLSTMStack.from_layers(layers)` makes a stack of such layers, weights included. Where the
     op cannot run (see `FusedLSTM`) the layers run one after the other, with the same results;
-    `fused_reason` says why.
+    `fused_reason` says why. In tf_keras it cannot where FusedLSTM drops other inputs at each step.
 
     Args:
         units: The units of each layer, of each of its directions.
         bidirectional: Every layer has two directions, whose outputs are concatenated.
         return_sequences: Give the last layer's output of every step, not only of the last.
         return_state: Return the final states too.
-        stateful: As in `keras.layers.LSTM`.
+        stateful: As in `tf.keras.layers.LSTM`.
         use_fused: As in `FusedLSTM`.
         name: As in every Keras layer, as are `dtype` and `trainable`.
         dtype: Likewise.
         trainable: Likewise.
-        **lstm_arguments: Of every layer, as `keras.layers.LSTM` takes them: activation, dropout,
+        **lstm_arguments: Of every layer, as `tf.keras.layers.LSTM` takes them: activation, dropout,
             recurrent_dropout, seed, initializers, ...; go_backwards only without bidirectional.
 
     Call arguments:
-        sequences: `[batch, steps, features]`.
+        sequences: `[batch, steps, features]`, or in tf_keras `[steps, batch, features]` if
+            `time_major`, as are mask and output then.
         initial_state: A list of h and c, each `[batch, units]`, of every layer in turn, or of a
             layer's forward and then its backward direction. Default: zeros, or the kept states if
             `stateful`.
@@ -105,8 +119,9 @@ class FusedLSTMStack(keras.layers.Layer):
         """A stack of the configuration of LSTM layers, and of their weights if they are built.
 
         Args:
-            layers: `keras.layers.LSTM` layers, or `keras.layers.Bidirectional` around one each,
-                that differ in units alone, and the last one in return_sequences and return_state.
+            layers: `tf.keras.layers.LSTM` layers, or a `tf.keras.layers.Bidirectional` around
+                each, that differ in units alone, and the last one in return_sequences and
+                return_state.
             **arguments: The stack's own, such as name.
 
         Raises:
@@ -118,7 +133,11 @@ class FusedLSTMStack(keras.layers.Layer):
             raise ValueError("layers must be one LSTM layer or more, got none")
         first = configurations[0]
         for layer, configuration in zip(layers, configurations, strict=True):
-            different = {k for k in first if configuration[k] != first[k]} - _OF_A_LAYER
+            different = {
+                k
+                for k in first.keys() | configuration.keys()
+                if configuration.get(k) != first.get(k)
+            } - _OF_A_LAYER
             if different:
                 raise ValueError(
                     f"layers must have one configuration but for units; {layer.name} has another "
@@ -155,9 +174,11 @@ class FusedLSTMStack(keras.layers.Layer):
         shape = tuple(sequences_shape)
         for directions in self._cells():
             for cell in directions:
-                cell.build(shape)
+                with tf.name_scope(cell.name):  # in tf_keras the weights' names
+                    cell.build(shape)
                 cell.built = True
             shape = (*shape[:2], sum(cell.units for cell in directions))
+        super().build(sequences_shape)
 
     def call(
         self,
@@ -166,8 +187,7 @@ class FusedLSTMStack(keras.layers.Layer):
         mask: Any = None,
         training: bool | None = False,
     ) -> Any:
-        if keras.tree.is_nested(mask):
-            mask = keras.tree.flatten(mask)[0]
+        mask = _first(mask)
         states = self._split(initial_state)
         self._last_reason = self._why_not_fused(sequences, mask, training)
         if self._last_reason is None:
@@ -183,7 +203,11 @@ class FusedLSTMStack(keras.layers.Layer):
 
     @tf.autograph.experimental.do_not_convert
     def _call_op(self, sequences: Any, states: list[Any], mask: Any, training: Any) -> Any:
-        return run(self._cells(), sequences, states, mask, training)
+        results = run(self._cells(), sequences, states, mask, training)
+        if self.stateful:
+            for cell, h, c in zip(self.cell_layers, *results[1:], strict=True):
+                cell._keep_states(h, c)
+        return results
 
     def _call_layers(self, sequences: Any, states: list[Any], mask: Any, training: Any) -> Any:
         """One layer after the other."""
@@ -193,28 +217,29 @@ class FusedLSTMStack(keras.layers.Layer):
             for index, cell in enumerate(directions):
                 output, *final = cell(x, initial_state=states.pop(0), mask=mask, training=training)
                 is_reversed = index == 1 and cell.return_sequences
-                outputs.append(keras.ops.flip(output, axis=1) if is_reversed else output)
+                outputs.append(_flip(output, axis=[self._steps_axis]) if is_reversed else output)
                 finals += final
-            x = outputs[0] if len(outputs) == 1 else keras.ops.concatenate(outputs, axis=-1)
+            x = outputs[0] if len(outputs) == 1 else _concatenate(outputs, axis=-1)
         return x, finals
 
     def _why_not_fused(self, sequences: Any, mask: Any, training: Any) -> str | None:
         for cell in self.cell_layers:
             if not isinstance(cell, FusedLSTM):
                 return f"{cell.name} is a keras.layers.LSTM"
-            if cell._keras_refuses(sequences):
+            if cell._stock_refuses(sequences, mask):
                 return f"{cell.name} refuses the input"
-            reason = cell._why_not_op(sequences, mask, training)
+            reason = cell._why_not_op(sequences, mask)
             if reason is not None:
                 return f"{cell.name}: {reason}"
-        return why_apart(self._cells())
+        return why_apart(self._cells(), training)
 
     def _split(self, initial_state: Any) -> list[Any]:
         """A pair of h and c for each cell, or None for each."""
         cells = len(self.cell_layers)
         if initial_state is None:
             return [None] * cells
-        states = list(initial_state) if keras.tree.is_nested(initial_state) else [initial_state]
+        is_list = isinstance(initial_state, (list, tuple))
+        states = list(initial_state) if is_list else [initial_state]
         if len(states) != 2 * cells:
             raise ValueError(
                 f"{self.name}: initial_state must be {2 * cells} tensors, h and c of each of "
@@ -222,25 +247,29 @@ class FusedLSTMStack(keras.layers.Layer):
             )
         return [states[i : i + 2] for i in range(0, len(states), 2)]
 
-    def reset_state(self) -> None:
+    def reset_states(self) -> None:
         """Sets the kept states of a stateful stack to zeros."""
         for cell in self.cell_layers:
-            cell.reset_state()
+            cell.reset_states()
 
-    reset_states = reset_state
+    reset_state = reset_states
+
+    @property
+    def _steps_axis(self) -> int:
+        return 0 if self.cell_layers[0].time_major else 1
 
     def compute_output_shape(self, sequences_shape: Any, initial_state_shape: Any = None) -> Any:
-        batch, steps = sequences_shape[0], sequences_shape[1]
+        leading = tuple(sequences_shape)[:2]
+        batch = leading[1 - self._steps_axis]
         width = self.units[-1] * (2 if self.bidirectional else 1)
-        output = (batch, steps, width) if self.return_sequences else (batch, width)
+        output = (*leading, width) if self.return_sequences else (batch, width)
         if not self.return_state:
             return output
         states = [(batch, cell.units) for cell in self.cell_layers]
         return (output, *(state for state in states for _ in range(2)))
 
-    def compute_mask(self, _: Any, mask: Any) -> Any:
-        mask = keras.tree.flatten(mask)[0] if keras.tree.is_nested(mask) else mask
-        output_mask = mask if self.return_sequences else None
+    def compute_mask(self, _: Any, mask: Any = None) -> Any:
+        output_mask = _first(mask) if self.return_sequences else None
         if not self.return_state:
             return output_mask
         return [output_mask] + [None] * (2 * len(self.cell_layers))
@@ -265,6 +294,11 @@ class FusedLSTMStack(keras.layers.Layer):
 _OF_A_LAYER = {
     "units", "name", "trainable", "return_sequences", "return_state", "zero_output_for_mask",
 }  # fmt: skip
+
+
+def _first(mask: Any) -> Any:
+    """The mask of the sequences, from one for each argument or for the sequences alone."""
+    return mask[0] if isinstance(mask, (list, tuple)) else mask
 
 
 def _checked_units(units: Any) -> tuple[int, ...]:
@@ -292,5 +326,6 @@ def _configuration_of(layer: Any) -> dict[str, Any]:
         if apart or configuration["go_backwards"]:
             raise ValueError(f"the directions of {layer.name} differ: {', '.join(sorted(apart))}")
         del configuration["go_backwards"]
-    configuration.pop("use_fused", None)
+    for name in ("use_fused", "batch_input_shape"):
+        configuration.pop(name, None)
     return {**configuration, "bidirectional": wrapper is not None}

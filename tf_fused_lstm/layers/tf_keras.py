@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 import tf_keras
 
-from tf_fused_lstm import _keras
 from tf_fused_lstm.layers.shared import LSTMOnOp
 
 
@@ -20,14 +20,21 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
     The gate order is i, f, c, o.
 
     The op runs where it can: activations tanh, sigmoid, relu or linear, any mask, any initial
-    state, ragged sequences, `time_major`, stateful, dropout of the inputs, float16, bfloat16,
-    float32, float64 and the mixed policies, in functions compiled by XLA (`jit_compile=True`) too.
-    tf_keras's own path is taken, with the same results, by other activations, tf_keras's
-    hard_sigmoid, clip(x / 5 + 1 / 2, 0, 1), among them; while training by `recurrent_dropout`, and
-    by dropout where tf_keras calls its cell at every step (without a bias, or with activations
-    other than tanh and sigmoid) and the cell draws a mask for each gate (`implementation=1`) or for
-    each step (in a graph, without `unroll`). `fused_reason` says why. `unroll` changes nothing
-    where the op runs.
+    state, ragged sequences, `time_major`, stateful, dropout and recurrent_dropout, float16,
+    bfloat16, float32, float64 and the mixed policies, in functions compiled by XLA
+    (`jit_compile=True`) too. Other activations, tf_keras's hard_sigmoid, clip(x / 5 + 1 / 2, 0, 1),
+    among them, take tf_keras's own path, with the same results; `fused_reason` says why. `unroll`
+    changes nothing where the op runs.
+
+    From the same seed dropout drops what tf_keras's layer drops when it is called eagerly or with
+    `unroll`: of a layer with recurrent_dropout, without a bias or with activations other than tanh
+    and sigmoid the same at all steps of a call, else others of the inputs at each step. Only in the
+    loop that tf_keras makes in a graph its cell does not find its masks again, and draws new ones
+    at every step; there the op still keeps those of the call.
+
+    `tf_keras.layers.Bidirectional(FusedLSTM(...))` runs both directions as one op, but where the
+    two layers differ in more than their weights, or while dropout drops other inputs at each step;
+    its `forward_layer.apart_reason` says why.
 
     While a GradientTape records the call the op keeps what the gradient reads; in inference it
     keeps nothing.
@@ -76,12 +83,12 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
             inputs, initial_state = inputs[0], inputs[1:] or None
         if isinstance(mask, (list, tuple)):
             mask = mask[0]
-        if not self._tf_keras_refuses(inputs, mask) and self._can_run_op(inputs, mask, training):
+        if not self._stock_refuses(inputs, mask) and self._can_run_op(inputs, mask):
             return self._call_op(inputs, mask, training, initial_state)
+        self._leave_to_stock()
         return super().call(inputs, mask=mask, training=training, initial_state=initial_state)
 
-    def _tf_keras_refuses(self, sequences: Any, mask: Any) -> bool:
-        """Whether tf_keras.layers.LSTM.call will raise a ValueError that is right for us too."""
+    def _stock_refuses(self, sequences: Any, mask: Any) -> bool:
         if isinstance(sequences, tf.RaggedTensor):
             return mask is not None or self.unroll or self.time_major
         return self.unroll and sequences.shape[0 if self.time_major else 1] is None
@@ -93,64 +100,67 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
             return "return_runtime=True asks for the name of tf_keras's own path"
         return None
 
-    def _stock_call_reason(self, training: Any) -> str | None:
-        if _never(training):
-            return None
-        if 0 < self.recurrent_dropout < 1:
-            return "recurrent_dropout while training"
-        if self.dropout and not self._could_use_gpu_kernel:
-            if self.implementation == 1:
-                return "dropout with a mask for each gate (implementation=1)"
-            if not self.unroll and not tf.executing_eagerly():
-                return "dropout that tf_keras draws anew at every step of a loop in a graph"
-        return None
-
     def _call_op(self, inputs: Any, mask: Any, training: Any, initial_state: Any) -> Any:
         row_lengths = None
         if isinstance(inputs, tf.RaggedTensor):
             row_lengths = inputs.row_lengths()
             inputs = inputs.to_tensor()
             mask = tf.sequence_mask(row_lengths, tf.shape(inputs)[1])
-        if initial_state is not None or self.stateful:
-            inputs, initial_state, _ = self._process_inputs(inputs, initial_state, None)
-        x = self._to_x(inputs)
-        if self.dropout and not _never(training):
-            x = self._with_dropout(x, training)
-        cell = self.cell
-        with _keras.without_autocast():
-            kernel, recurrent_kernel, bias = (
-                None if variable is None else tf.convert_to_tensor(variable)
-                for variable in (cell.kernel, cell.recurrent_kernel, cell.bias)
-            )
-        output, h, c = self._run_op(
-            x, (kernel, recurrent_kernel, bias), initial_state, mask, time_major=self.time_major
-        )
-        if self.stateful:
-            self.add_update(
-                [
-                    tf.compat.v1.assign(variable, tf.cast(state, variable.dtype))
-                    for variable, state in zip(self.states, (h, c), strict=True)
-                ]
-            )
+        output, h, c = self._run_op(inputs, initial_state, mask, training, FusedLSTM.call)
         if row_lengths is not None and self.return_sequences:
             output = _to_ragged(output, row_lengths, self.go_backwards)
         return [output, h, c] if self.return_state else output
 
-    def _with_dropout(self, x: tf.Tensor, training: Any) -> tf.Tensor:
-        """x with the dropout of tf_keras.layers.LSTM, which draws as many masks as that does."""
-        if self._could_use_gpu_kernel:
-            # A mask of x's shape: what is dropped differs from step to step, as it does there.
-            self.reset_dropout_mask()
-            return x * self.get_dropout_mask_for_cell(x, training, count=4)[0]
-        cell, steps_axis = self.cell, 0 if self.time_major else 1
+    def _keep_states(self, h: tf.Tensor, c: tf.Tensor) -> None:
+        self.add_update(
+            [
+                tf.compat.v1.assign(variable, tf.cast(state, variable.dtype))
+                for variable, state in zip(self.states, (h, c), strict=True)
+            ]
+        )
+
+    def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
+        overridden = type(self).get_initial_state is not tf_keras.layers.LSTM.get_initial_state
+        if initial_state is None and not self.stateful and not overridden:
+            return None
+        return self._process_inputs(x, initial_state, None)[1]
+
+    def _dropout_masks(self, x: tf.Tensor, training: Any) -> tuple[Any, Any]:
+        cell = self.cell
+        if (
+            self._could_use_gpu_kernel
+            or _never(training)
+            or not (cell.dropout or cell.recurrent_dropout)
+        ):
+            return None, None
+
+        def drawn(masks: Any, count: int) -> tf.Tensor | None:
+            return tf.stack(masks[:count]) if count else None
+
+        step, state = self._one_step(x)
+        counts = self._dropout_counts()
         self._maybe_reset_cell_dropout_mask(cell)
-        step = tf.gather(x, 0, axis=steps_axis)
-        mask = cell.get_dropout_mask_for_cell(step, training, count=4)[0]
-        return x * tf.expand_dims(mask, steps_axis) if cell.dropout < 1 else x
+        masks = (
+            drawn(cell.get_dropout_mask_for_cell(step, training, count=4), counts[0]),
+            drawn(cell.get_recurrent_dropout_mask_for_cell(state, training, count=4), counts[1]),
+        )
+        self._maybe_reset_cell_dropout_mask(cell)
+        return masks
+
+    def _drops_each_step(self, training: Any) -> bool:
+        return bool(self.dropout and self._could_use_gpu_kernel and not _never(training))
+
+    def _dropped_each_step(self, x: tf.Tensor, training: Any) -> tf.Tensor:
+        if not self._drops_each_step(training):
+            return x
+        self.reset_dropout_mask()
+        return x * self.get_dropout_mask_for_cell(x, training, count=4)[0]
 
 
 def _never(training: Any) -> bool:
     """Whether the call is known not to train."""
+    if training is None and tf.executing_eagerly():
+        training = tf_keras.backend.learning_phase()  # what tf_keras takes for it
     value = None if training is None else tf.get_static_value(training)
     return value is not None and not value
 
