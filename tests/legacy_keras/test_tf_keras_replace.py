@@ -191,6 +191,25 @@ def test_cudnn_lstm_in_a_model(tmp_path):
     assert_close(loaded(X), model(X))
 
 
+def test_cudnn_weight_file_goes_through_an_lstm_model(tmp_path):
+    """tf_keras converts the weights of a CuDNNLSTM model's .h5 file to those of LSTM layers."""
+
+    def build(kind):
+        lstm = [layers.Bidirectional(kind(4, return_sequences=True)), kind(3)]
+        return tf_keras.Sequential([tf_keras.Input((5, 2)), *lstm, layers.Dense(1)])
+
+    saved = build(V1.CuDNNLSTM)
+    randomise(saved)
+    path = str(tmp_path / "weights.h5")
+    saved.save_weights(path)
+    model = build(LSTM)
+    model.load_weights(path)
+    tfl.replace_lstm(model)
+    assert len(of(model, tfl.FusedLSTM)) == 3
+    wanted = tfl.replace_lstm(saved)  # the other way: its weights are converted in place
+    assert_close(model(X), wanted(X))
+
+
 def test_cudnn_lstm_keeps_its_states():
     layer = V1.CuDNNLSTM(4, stateful=True)
     layer.build((3, 5, 2))

@@ -95,6 +95,25 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         self._leave_to_stock()
         return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
 
+    def rematerialized_call(self, layer_call: Any, *args: Any, **kwargs: Any) -> Any:
+        """As Keras's, in graphs too: there TensorFlow recomputes functions of tensors by position,
+        of which it takes a gradient by each.
+        """
+
+        def has_gradient(value: Any) -> bool:
+            return tf.is_tensor(value) and value.dtype.is_floating
+
+        def of_tensors(*tensors: tf.Tensor) -> Any:
+            rest = iter(tensors)
+            values = [next(rest) if has_gradient(v) else v for v in flat]
+            call_args, call_kwargs = tf.nest.pack_sequence_as((args, kwargs), values)
+            return layer_call(*call_args, **call_kwargs)
+
+        flat = tf.nest.flatten((args, kwargs))
+        recomputed = super().rematerialized_call(of_tensors, *args, **kwargs)
+        # Keras calls what it gets with these arguments.
+        return lambda *_, **__: recomputed(*(v for v in flat if has_gradient(v)))
+
     def _stock_refuses(self, sequences: Any, mask: Any) -> bool:
         batch, steps = sequences.shape[0], sequences.shape[1]
         expected = self._expected_batch_size
