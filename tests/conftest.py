@@ -16,8 +16,8 @@ from keras.src.backend.tensorflow import rnn as keras_rnn
 for module in (keras_backend, keras_rnn):
     module.cudnn_ok = lambda *args, **kwargs: False
 
-# As it is by default; but TensorFlow turns it off for good where the first thing that a process does
-# is to build a tf.Graph, which some test does first in some order of them.
+# As by default; but TensorFlow turns it off for good where a process begins with a function in a
+# tf.Graph, which a test may happen to do first.
 tf.config.set_soft_device_placement(True)
 
 # There tf.keras is another Keras; test_legacy_keras.py runs it, in processes of its own.
