@@ -250,6 +250,18 @@ def test_b12_inputs_of_other_types(dtype):
     assert fused.fused_reason is None
 
 
+@pytest.mark.parametrize("shape", [(4,), (1, 4)])
+def test_b12_one_initial_state_for_all_rows(shape):
+    stock, fused = pair()
+    states = [np.random.default_rng(5).normal(size=shape).astype(np.float32)] * 2
+    assert_same(stock, fused, X, initial_state=states)
+
+
+def test_b1_mask_that_is_no_numbers():
+    with pytest.raises(ValueError, match="mask must be bool or real numbers, got dtype string"):
+        tfl.FusedLSTM(4)(X, mask=tf.constant([["a"] * X.shape[1]] * X.shape[0]))
+
+
 def test_b12_initial_states_of_other_types():
     """Among them float64 arrays, which become the layer's float32."""
     stock, fused = pair(return_sequences=True, return_state=True)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from tf_fused_lstm import _keras, _loader, _tensorflow, _xla, activations
+from tf_fused_lstm._arguments import to_mask
 from tf_fused_lstm.layers.group import Together, forget_kept, run, run_in_wrapper
 
 # The stock layer comes after the mixin in the order of bases.
@@ -243,13 +244,14 @@ class LSTMOnOp(_StockLSTM):
     def _state(self, state: Any, x: tf.Tensor) -> tf.Tensor:
         axis = self._batch_axis
         state = tf.cast(tf.convert_to_tensor(state), x.dtype)
-        if state.shape.rank == 2 and state.shape[0] == 1 and x.shape[axis] != 1:
-            state = tf.broadcast_to(state, [tf.shape(x)[axis], state.shape[1]])
+        shared = state.shape.rank == 2 and state.shape[0] == 1 and x.shape[axis] != 1
+        if state.shape.rank == 1 or shared:  # one for all rows, as the step's sums broadcast it
+            state = tf.broadcast_to(state, [tf.shape(x)[axis], state.shape[-1]])
         return state
 
     def _mask(self, mask: Any, x: tf.Tensor) -> tf.Tensor:
         axis = self._batch_axis
-        mask = tf.cast(tf.convert_to_tensor(mask), tf.bool)
+        mask = to_mask("mask", mask)
         if mask.shape.rank == 3:
             mask = mask[:, :, 0]
         if mask.shape.rank == 2 and mask.shape[axis] == 1 and x.shape[axis] != 1:
