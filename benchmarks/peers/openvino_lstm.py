@@ -25,8 +25,8 @@ def build(problem: Problem, mode: Mode, settings: Settings) -> Program:
         },
     )
     request = model.create_infer_request()
-    x = openvino.Tensor(np.ascontiguousarray(problem.x.swapaxes(0, 1)), shared_memory=True)
-    request.set_input_tensor(x)
+    # A copy: a tensor that shares an array's memory does not keep it.
+    request.set_input_tensor(openvino.Tensor(np.ascontiguousarray(problem.x.swapaxes(0, 1))))
 
     def run() -> Any:
         request.infer()
