@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_ops import op_types
 from keras_pairs import MASK, assert_close, assert_same, inputs, wrapped_pair
 
 import tf_fused_lstm as tfl
@@ -18,11 +19,6 @@ def bidirectional_pair(merge_mode: str | None = "concat", shape=(3, 5, 2), **arg
     return wrapped_pair(
         lambda layer: keras.layers.Bidirectional(layer, merge_mode=merge_mode), shape, **arguments
     )
-
-
-def op_types(function, *specs) -> list[str]:
-    graph = tf.function(function).get_concrete_function(*specs).graph
-    return [op.type for op in graph.get_operations()]
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_ops import all_op_types
 from keras_pairs import MASK, assert_close, inputs, wrapped_pair
 
 import tf_fused_lstm as tfl
@@ -45,14 +46,8 @@ def assert_equal(stock, fused, **call):
     assert fused.forward_layer.apart_reason is None
 
 
-def op_types(graph) -> list[str]:
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-    return [node.op for node in nodes]
-
-
 def op_count(function) -> int:
-    return op_types(tf.function(function).get_concrete_function().graph).count("FusedLSTM")
+    return all_op_types(tf.function(function).get_concrete_function().graph).count("FusedLSTM")
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -73,7 +68,7 @@ def test_in_a_function(return_sequences):
     got, wanted = function(), outputs_and_gradients(stock, mask=tf.constant(MASK))
     assert_close(got[0], wanted[0])
     assert_close(got[1], wanted[1], GRADIENT_LIMIT)
-    types = op_types(function.get_concrete_function().graph)
+    types = all_op_types(function.get_concrete_function().graph)
     assert types.count("FusedLSTM") == types.count("FusedLSTMGrad") == 1
 
 
@@ -168,7 +163,7 @@ def test_functional_model(tmp_path):
     fused.export(tmp_path / "exported", verbose=False)
     exported = tf.saved_model.load(tmp_path / "exported")
     assert_close(exported.serve(data), fused(data))
-    types = op_types(exported.serve.concrete_functions[0].graph)
+    types = all_op_types(exported.serve.concrete_functions[0].graph)
     assert "FusedLSTM" in types
     assert not {"While", "StatelessWhile"} & set(types)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from graph_ops import op_types
 from keras_pairs import MASK, assert_close, assert_same, inputs, wrapped_pair
 
 import tf_fused_lstm as tfl
@@ -20,9 +21,8 @@ def bidirectional_pair(merge_mode="concat", **arguments):
     return wrapped_pair(lambda layer: Bidirectional(layer, merge_mode=merge_mode), **arguments)
 
 
-def op_count(function, *arguments):
-    graph = tf.function(function).get_concrete_function(*arguments).graph
-    return [op.type for op in graph.get_operations()].count("FusedLSTM")
+def op_count(function):
+    return op_types(function).count("FusedLSTM")
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from graph_ops import op_types
 from keras_pairs import LIMITS, MASK, assert_close, inputs, randomise
 
 import tf_fused_lstm as tfl
@@ -51,11 +52,6 @@ def assert_equal(stack, layers, x=X, dtype="float32", **call):
     assert_close(got[0], wanted[0], LIMITS[dtype][0])
     assert_close(got[1], wanted[1], LIMITS[dtype][1])
     assert stack.fused_reason is None
-
-
-def op_types(function, *arguments):
-    graph = tf.function(function).get_concrete_function(*arguments).graph
-    return [op.type for op in graph.get_operations()]
 
 
 @pytest.mark.parametrize("masked", [False, True])
