@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import report as reports
 from benchmarks import runner
-from benchmarks.machine import usable_cpus
+from benchmarks.machine import gpus, usable_cpus
 from benchmarks.peers import PEERS, Peer, Settings
 from benchmarks.peers.base import Clock
 from benchmarks.plot import plot
@@ -142,19 +142,26 @@ def _progress(console: Console, steps: int) -> Iterator[runner.Progress]:
         yield advance
 
 
-def _start_tensorflow(options: argparse.Namespace) -> Settings:
-    """Imports TensorFlow, without its start-up messages, and fixes the settings."""
+def _start(options: argparse.Namespace) -> Settings:
+    """The settings; TensorFlow, if a peer needs it, is imported without its start-up messages.
+
+    Two frameworks on a GPU in one process may not get on, so it is not imported otherwise.
+    """
+    on_tensorflow = None
     with quiet():
-        on_tensorflow = importlib.import_module("benchmarks.peers.on_tensorflow")
-        has_gpu = on_tensorflow.has_gpu()
+        if any(peer.uses_tensorflow for peer in options.peers):
+            on_tensorflow = importlib.import_module("benchmarks.peers.on_tensorflow")
+        has_gpu = on_tensorflow.has_gpu() if on_tensorflow else bool(gpus())
         device = options.device
         if device == "auto":
             device = "gpu" if has_gpu else "cpu"
         clock: Clock = "kernels" if options.kernels else "host"
         settings = Settings(device, options.dtype, options.threads, not options.no_tf32, clock)
-        on_tensorflow.configure(settings)
+        if on_tensorflow:
+            on_tensorflow.configure(settings)
     if device == "gpu" and not has_gpu:
-        sys.exit("python -m benchmarks: --device gpu, but TensorFlow sees no GPU")
+        who = "TensorFlow sees" if on_tensorflow else "nvidia-smi shows"
+        sys.exit(f"python -m benchmarks: --device gpu, but {who} no GPU")
     if device == "cpu" and options.kernels:
         sys.exit("python -m benchmarks: --kernels times a GPU; this runs on the CPU")
     return settings
@@ -170,8 +177,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.profile and (options.json or options.plot):
         parser.error("--profile writes no report: leave out --json and --plot")
     console = Console()
-    with console.status("Starting TensorFlow"):
-        settings = _start_tensorflow(options)
+    with console.status("Starting"):
+        settings = _start(options)
     chosen = SETS[options.set or settings.device]
     shapes = options.shape or chosen.shapes
     modes: tuple[Mode, ...] = MODES if options.mode == "both" else (options.mode,)

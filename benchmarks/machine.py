@@ -38,7 +38,8 @@ def _cpu_info() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _gpus() -> list[str]:
+def gpus() -> list[str]:
+    """Name and driver of each NVIDIA GPU, as nvidia-smi tells them; none where it cannot."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
@@ -61,7 +62,7 @@ def describe() -> dict[str, Any]:
         "cpu": cpu.get("model name", platform.processor() or platform.machine()),
         "cpu_flags": [f for f in flags if f.startswith(("avx", "fma", "amx"))],
         "cpus": usable_cpus(),
-        "gpus": _gpus(),
+        "gpus": gpus(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": versions,

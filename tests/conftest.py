@@ -8,13 +8,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src import backend as keras_backend
-from keras.src.backend.tensorflow import rnn as keras_rnn
+from stock_keras import keep_keras_from_cudnn
 
-# keras.layers.LSTM is the reference. On a GPU it would take cuDNN, which refuses most masks and has
-# no second derivatives; Keras's loop of ordinary ops has no such limits.
-for module in (keras_backend, keras_rnn):
-    module.cudnn_ok = lambda *args, **kwargs: False
+keep_keras_from_cudnn()
 
 # As by default; but TensorFlow turns it off for good where a process begins with a function in a
 # tf.Graph, which a test may happen to do first.

@@ -18,11 +18,14 @@ import numpy as np
 import op_checks
 import tensorflow as tf
 from reference import make_problem
+from stock_keras import keep_keras_from_cudnn
 
 import tf_fused_lstm as tfl
 
 K = tf.keras
 IS_KERAS_3 = K.layers.LSTM.__module__.startswith("keras.")
+if IS_KERAS_3:
+    keep_keras_from_cudnn()
 
 SHAPE, UNITS = (3, 5, 2), 4
 MASK = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 0, 1], [0, 0, 0, 0, 0]], bool)
@@ -90,9 +93,8 @@ def give_weights(layers: list[Any], shape: Any = SHAPE) -> None:
 
 def pair(wrap: Callable[[Any], Any] = lambda layer: layer, **arguments: Any) -> list[Any]:
     """[stock, fused] of equal weights."""
-    stock = {"use_cudnn": False} if IS_KERAS_3 else {}
     layers = [
-        wrap(K.layers.LSTM(UNITS, **stock, **arguments)), wrap(tfl.FusedLSTM(UNITS, **arguments))
+        wrap(K.layers.LSTM(UNITS, **arguments)), wrap(tfl.FusedLSTM(UNITS, **arguments))
     ]  # fmt: skip
     give_weights(layers)
     return layers

@@ -175,9 +175,11 @@ def run_cell(name: str, check: str) -> None:
 @functools.cache
 def _run(check: str, place: Place) -> None:
     import support_checks  # noqa: PLC0415
+    import tensorflow as tf  # noqa: PLC0415
 
     function: Callable[[Place], None] = getattr(support_checks, check)
-    function(place)
+    with tf.device(f"/{place.device}:0"):  # of variables, too
+        function(place)
 
 
 def run_column(name: str) -> dict[str, str | None]:

@@ -249,7 +249,7 @@ def test_keras_compile_with_jit(device, bidirectional):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model, losses = trained(wrap(layer), jit_compile=True)
-    stock, stock_losses = trained(wrap(keras.layers.LSTM(4, use_cudnn=False)), jit_compile=True)
+    stock, stock_losses = trained(wrap(keras.layers.LSTM(4)), jit_compile=True)
     assert model.jit_compile is True
     assert layer.fused_reason is None
     np.testing.assert_allclose(losses, stock_losses, rtol=1e-4)
