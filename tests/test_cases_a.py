@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_ops import op_types
 from keras_pairs import (
     LIMITS,
     MASK,
@@ -255,6 +256,20 @@ def test_a16_recurrent_dropout_runs_the_op_and_has_its_gradient(dropout, dtype):
     for _ in range(2):
         assert_same(stock, fused, tf.cast(X, kind), kind, training=True, mask=MASK)
     assert fused.fused_reason is None
+
+
+@pytest.mark.parametrize(("dropouts", "count"), [((0.3, 0.2), 8), ((0, 0.2), 4), ((0.3, 0), 1)])
+def test_a16_masks_are_drawn_in_few_ops(dropouts, count):
+    """One update of the seed for all of them; a call that does not train draws none."""
+    layer = tfl.FusedLSTM(4, dropout=dropouts[0], recurrent_dropout=dropouts[1])
+    layer(X)
+    types = op_types(lambda x: layer(x, training=True), X)
+    assert types.count("StatelessRandomUniformV2") == count
+    assert types.count("AssignVariableOp") == 1
+    assert len([name for name in types if name != "Const"]) <= 26 + 2 * count
+    types = op_types(layer, X)
+    assert types.count("StatelessRandomUniformV2") == 0
+    assert types.count("AssignVariableOp") == 1
 
 
 def test_a16_training_with_dropout_gives_the_same_weights():

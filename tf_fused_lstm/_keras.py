@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # Whether `tf.keras` is tf_keras (TF_USE_LEGACY_KERAS=1), and not Keras 3. The other one is never
@@ -47,6 +49,32 @@ def keras_chooses_jit() -> bool:
     while frame is not None and frame.f_code.co_name != "_resolve_auto_jit_compile":
         frame = frame.f_back
     return frame is not None
+
+
+def next_seeds(generator: Any, count: int) -> list[tf.Tensor]:
+    """What `count` draws from a `keras.random.SeedGenerator` get, by one update of its state."""
+    state = tf.convert_to_tensor(generator.state.value)
+    draws = np.array([[0, i] for i in range(count + 1)], state.dtype.as_numpy_dtype)
+    seeds = tf.unstack(tf.cast((state + draws[:-1]) % (tf.int32.max - 1), tf.int32))
+    generator.state.assign(state + draws[-1])
+    return seeds
+
+
+def draw_dropout_masks(
+    seeds: Sequence[tf.Tensor], rate: float, shape: Sequence[Any], dtype: tf.DType
+) -> tf.Tensor:
+    """`[len(seeds), *shape]`: what Keras's dropout of ones draws for each seed."""
+    shape = tf.convert_to_tensor(shape)
+
+    def draw(seed: tf.Tensor) -> tf.Tensor:
+        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+        alg = tf.random.Algorithm.AUTO_SELECT.value
+        return tf.raw_ops.StatelessRandomUniformV2(
+            shape=shape, key=key, counter=counter, alg=alg, dtype=dtype
+        )
+
+    is_kept = tf.stack([draw(seed) for seed in seeds]) >= rate
+    return tf.cast(is_kept, dtype) * tf.constant(1 / (1 - rate), dtype)
 
 
 def calling_bidirectional(layer: Any) -> tuple[Any, Any] | None:

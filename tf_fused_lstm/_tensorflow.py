@@ -5,7 +5,8 @@ Each degrades to a correct, slower answer if a release moves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +15,11 @@ try:
     from tensorflow.python.eager import record as _record
 except ImportError:
     _record = None
+
+try:
+    from tensorflow.python.eager import forwardprop_util as _forwardprop_util
+except ImportError:
+    _forwardprop_util = None
 
 try:
     from tensorflow.python.framework import ops as _framework_ops
@@ -27,6 +33,37 @@ def gradient_is_recorded(tensors: Iterable[tf.Tensor]) -> bool:
     if _record is None:
         return True
     return bool(_record.should_record_backprop(list(tensors)))
+
+
+def can_record() -> bool:
+    """Whether `unrecorded` and `record` do here what TensorFlow does for an op by itself.
+
+    Not while a ForwardAccumulator is active: of gradients taken inside of it, what it makes of a
+    recorded function is wrong (TensorFlow 2.21).
+    """
+    if _record is None or _forwardprop_util is None or not tf.executing_eagerly():
+        return False
+    accumulators, _ = _forwardprop_util.pack_tangents([])
+    return not accumulators
+
+
+def unrecorded() -> AbstractContextManager[Any]:
+    """A scope whose eager ops no GradientTape sees."""
+    return _record.stop_recording()
+
+
+def record(
+    name: str,
+    outputs: Sequence[tf.Tensor],
+    inputs: Sequence[tf.Tensor],
+    backward: Callable[..., Sequence[tf.Tensor | None]],
+) -> None:
+    """Tells the active GradientTapes that the outputs came from the inputs.
+
+    `backward` maps gradients of the outputs to those of the inputs, as in `tf.custom_gradient`,
+    which would also copy the outputs.
+    """
+    _record.record_operation(name, list(outputs), list(inputs), backward)
 
 
 def in_xla_context() -> bool:

@@ -6,12 +6,12 @@ The second makes every further derivative: second order, forward mode, Jacobians
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tf_fused_lstm import _tensorflow, composite
-from tf_fused_lstm.ops import list_arguments, raw_ops_here
+from tf_fused_lstm import _raw_ops, _tensorflow, composite
 
 _OPTIONAL = ("bias", "initial_h", "initial_c", "mask", "dropout_mask", "recurrent_dropout_mask")
 _ATTRIBUTES = composite.Attributes._fields
@@ -45,34 +45,64 @@ def _no_gradients(inputs: composite.Inputs) -> list[None]:
     return [None] * len(inputs.constants())
 
 
-@tf.RegisterGradient("FusedLSTM")
-def _fused_lstm_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
-    """Calls FusedLSTMGrad. `grads`: of output, final_h, final_c, and None for the reserve."""
-    inputs, _ = _inputs(op)
-    attributes = _attributes(op)
-    *outputs, reserve = op.outputs
+def _gradient(
+    inputs: composite.Inputs,
+    attributes: composite.Attributes,
+    outputs: Sequence[tf.Tensor],
+    reserve: tf.Tensor,
+    grads: Sequence[tf.Tensor | None],
+) -> list[tf.Tensor]:
+    """The gradients of `inputs.differentiable()`, from those of output, final_h and final_c."""
     grad_outputs = [
         tf.zeros_like(value) if grad is None else tf.convert_to_tensor(grad)
         for value, grad in zip(outputs, grads, strict=False)
     ]
-    raw_ops = raw_ops_here()
+    raw_ops = _raw_ops.here()
     if raw_ops is None:
-        results = composite.gradient(inputs, attributes, grad_outputs)
-        return [*results, *_no_gradients(inputs)]
+        return composite.gradient(inputs, attributes, grad_outputs)
     cells = len(inputs.kernel)
-    if not op.get_attr("training"):
-        _tensorflow.keep_reserve(op)
     grad_x, *lists = raw_ops.fused_lstm_grad(
-        **list_arguments(inputs),
+        **_raw_ops.arguments(inputs, attributes),
         output=outputs[0],
         reserve=reserve,
         grad_output=grad_outputs[0],
         grad_final_h=grad_outputs[1 : 1 + cells],
         grad_final_c=grad_outputs[1 + cells :],
-        **attributes._asdict(),
     )
-    return [grad_x, *(tensor for tensors in lists for tensor in tensors),
-            *_no_gradients(inputs)]  # fmt: skip
+    return [grad_x, *(tensor for tensors in lists for tensor in tensors)]
+
+
+@tf.RegisterGradient("FusedLSTM")
+def _fused_lstm_gradient(op: Any, *grads: tf.Tensor | None) -> list[tf.Tensor | None]:
+    """Calls FusedLSTMGrad. `grads`: of output, final_h, final_c, and None for the reserve."""
+    inputs, _ = _inputs(op)
+    *outputs, reserve = op.outputs
+    if not op.get_attr("training"):
+        _tensorflow.keep_reserve(op)
+    return [
+        *_gradient(inputs, _attributes(op), outputs, reserve, grads),
+        *_no_gradients(inputs),
+    ]
+
+
+def run_recorded(
+    raw_ops: ModuleType, inputs: composite.Inputs, attributes: composite.Attributes
+) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+    """The op in eager mode, keeping what its gradient needs, on the active tapes.
+
+    Recorded by itself the op would be given a gradient of its reserve: as many zeros as that holds.
+    """
+    with _tensorflow.unrecorded():
+        output, final_h, final_c, reserve = raw_ops.fused_lstm(
+            **_raw_ops.arguments(inputs, attributes), training=True
+        )
+    outputs = [output, *final_h, *final_c]
+
+    def backward(*grads: tf.Tensor | None) -> list[tf.Tensor]:
+        return _gradient(inputs, attributes, outputs, reserve, grads)
+
+    _tensorflow.record("FusedLSTM", outputs, inputs.differentiable(), backward)
+    return output, list(final_h), list(final_c)
 
 
 @tf.RegisterGradient("FusedLSTMGrad")

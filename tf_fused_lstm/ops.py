@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_fused_lstm import _loader, _tensorflow, _xla, activations, composite
+from tf_fused_lstm import _raw_ops, _tensorflow, activations, composite, gradients
 from tf_fused_lstm._arguments import to_dtype, to_flag, to_float, to_mask
 
 
@@ -187,40 +186,18 @@ def fused_lstm(
     return FusedLSTMOutput(output, final_h[0], final_c[0])
 
 
-def raw_ops_here() -> ModuleType | None:
-    """The ops' wrappers; None without the op library, or where XLA compiles and lacks its own."""
-    raw_ops = _loader.raw_ops()
-    if raw_ops is None or tf.executing_eagerly():
-        return raw_ops
-    return None if _tensorflow.in_xla_context() and not _xla.available() else raw_ops
-
-
-def list_arguments(inputs: composite.Inputs) -> dict[str, Any]:
-    """The inputs as keyword arguments of the raw ops."""
-    return {
-        name: list(value) if value.__class__ is tuple else value
-        for name, value in zip(composite.Inputs._fields, inputs, strict=True)
-    }
-
-
-def _op_attributes(attributes: composite.Attributes) -> dict[str, Any]:
-    """As keyword arguments of the raw ops; flags by their truth, as Keras's layers take them."""
-    return {
-        name: value if name.endswith("activation") else bool(value)
-        for name, value in zip(composite.Attributes._fields, attributes, strict=True)
-    }
-
-
 def run(
     inputs: composite.Inputs, attributes: composite.Attributes, training: bool | None
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
     """`fused_lstm` for converted arguments: the op, or ordinary ops where it cannot run."""
-    raw_ops = raw_ops_here()
+    raw_ops = _raw_ops.here()
     if raw_ops is None:
         return composite.lstm(inputs, attributes)
     if training is None:
         training = _tensorflow.gradient_is_recorded(inputs.differentiable())
+    if training and _tensorflow.can_record():
+        return gradients.run_recorded(raw_ops, inputs, attributes)
     output, final_h, final_c, _ = raw_ops.fused_lstm(
-        **list_arguments(inputs), **_op_attributes(attributes), training=training
+        **_raw_ops.arguments(inputs, attributes), training=training
     )
     return output, list(final_h), list(final_c)

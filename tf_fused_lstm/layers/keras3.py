@@ -140,24 +140,22 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             variable.assign(state)
 
     def _dropout_masks(self, x: tf.Tensor, training: Any) -> tuple[Any, Any]:
-        cell = self.cell
-        if not (cell.dropout or cell.recurrent_dropout):
+        counts = self._dropout_counts()
+        if not any(counts):
             return None, None
-
-        def drawn(masks: Any, rate: float) -> tf.Tensor | None:
-            if not training or not 0 < rate < 1:
-                return None
-            return tf.stack(masks if isinstance(masks, list) else [masks])
-
         # At every call, trained or not, so that the seed moves on as Keras's does.
-        step, state = self._one_step(x)
-        self._maybe_config_dropout_masks(cell, step, [state])
-        masks = (
-            drawn(cell.get_dropout_mask(step), cell.dropout),
-            drawn(cell.get_recurrent_dropout_mask(state), cell.recurrent_dropout),
+        seeds = _keras.next_seeds(self.cell.seed_generator, sum(counts))
+        if not training:
+            return None, None
+        batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
+
+        def drawn(some: Sequence[tf.Tensor], rate: float, size: int) -> tf.Tensor | None:
+            return _keras.draw_dropout_masks(some, rate, [batch, size], x.dtype) if some else None
+
+        return (
+            drawn(seeds[: counts[0]], self.cell.dropout, self.cell.kernel.shape[0]),
+            drawn(seeds[counts[0] :], self.cell.recurrent_dropout, self.units),
         )
-        self._maybe_reset_dropout_masks(cell)
-        return masks
 
     def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
         if initial_state is None:
