@@ -14,16 +14,45 @@ import tf_fused_lstm as tfl
 X = inputs()
 
 
-def layers(bidirectional: bool):
+def layers(bidirectional: bool = False, **arguments):
     """The layer as it is, and rematerialised, of equal weights."""
     made = []
     for mode in (None, "full"):
         with keras.RematScope(mode=mode):
-            layer = tfl.FusedLSTM(4, return_sequences=True)
+            layer = tfl.FusedLSTM(4, return_sequences=True, **arguments)
             made.append(keras.layers.Bidirectional(layer) if bidirectional else layer)
             made[-1].build(X.shape)
     made[1].set_weights(made[0].get_weights())
     return made
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("dropouts", [(0.5, 0.0), (0.0, 0.5), (0.3, 0.4)])
+def test_remat_scope_with_dropout(dropouts, in_function):
+    """The gradient is of what the call dropped; Keras's layer drops something else for it."""
+    plain, remat = layers(dropout=dropouts[0], recurrent_dropout=dropouts[1], seed=7)
+    results = []
+    for layer in (plain, remat):
+        run = gradients(lambda x, layer=layer: layer(x, training=True), layer)
+        run = tf.function(run) if in_function else run
+        results.append([run(X), run(X), layer.cell.seed_generator.state.value])
+    for got, wanted in zip(*reversed(results), strict=True):
+        assert_close(got, wanted, (1e-4, 1e-5))
+    assert not np.allclose(results[1][0][0], results[1][1][0])
+
+
+@pytest.mark.parametrize("in_function", [False, True])
+def test_remat_scope_of_a_stateful_layer(in_function):
+    """The gradient is of the states that the call began with, and they move on once."""
+    plain, remat = layers(stateful=True)
+    results = []
+    for layer in (plain, remat):
+        run = gradients(layer, layer)
+        run = tf.function(run) if in_function else run
+        results.append([run(X), run(X), [v.value for v in layer.states]])
+    for got, wanted in zip(*reversed(results), strict=True):
+        assert_close(got, wanted, (1e-4, 1e-5))
+    assert not np.allclose(results[1][0][0], results[1][1][0])
 
 
 def gradients(call, layer):

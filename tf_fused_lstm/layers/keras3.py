@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +11,22 @@ import tensorflow as tf
 
 from tf_fused_lstm import _keras, _xla
 from tf_fused_lstm.layers.shared import LSTMOnOp
+
+
+class _Repeated(threading.local):
+    """What a rematerialised call made when it ran first, for when it runs again."""
+
+    values: dict[str, Any] | None = None
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        if self.values is None:
+            return make()
+        if name not in self.values:
+            self.values[name] = make()
+        return self.values[name]
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _Repeated, ()
 
 
 @keras.saving.register_keras_serializable(package="tf_fused_lstm", name="FusedLSTM")
@@ -28,6 +45,9 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     `keras.layers.Bidirectional(FusedLSTM(...))` runs both directions as one op, but where the two
     layers differ in more than their weights; its `forward_layer.apart_reason` says why.
+
+    In a `keras.RematScope` the layer recomputes with the dropout and the states of the call, where
+    Keras's draws and reads them anew, as do both in a rematerialised wrapper.
 
     While a GradientTape records the call the op keeps what the gradient reads; in inference it
     keeps nothing.
@@ -55,6 +75,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     def __init__(self, units: int, *args: Any, use_fused: bool | str = "auto", **kwargs: Any):
         super().__init__(units, *args, use_fused=use_fused, **kwargs)
+        self._repeated = _Repeated()
         self._may_run_op = self._configuration_reason() is None
 
     @property
@@ -96,9 +117,11 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         return super().call(sequences, initial_state=initial_state, mask=mask, training=training)
 
     def rematerialized_call(self, layer_call: Any, *args: Any, **kwargs: Any) -> Any:
-        """As Keras's, in graphs too: there TensorFlow recomputes functions of tensors by position,
-        of which it takes a gradient by each.
+        """As Keras's, but with the dropout and the states of the first time, of which the gradient
+        is; and in graphs too: there TensorFlow recomputes functions of tensors by position, of
+        which it takes a gradient by each.
         """
+        made: dict[str, Any] = {}
 
         def has_gradient(value: Any) -> bool:
             return tf.is_tensor(value) and value.dtype.is_floating
@@ -107,7 +130,11 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             rest = iter(tensors)
             values = [next(rest) if has_gradient(v) else v for v in flat]
             call_args, call_kwargs = tf.nest.pack_sequence_as((args, kwargs), values)
-            return layer_call(*call_args, **call_kwargs)
+            before, self._repeated.values = self._repeated.values, made
+            try:
+                return layer_call(*call_args, **call_kwargs)
+            finally:
+                self._repeated.values = before
 
         flat = tf.nest.flatten((args, kwargs))
         recomputed = super().rematerialized_call(of_tensors, *args, **kwargs)
@@ -136,15 +163,18 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         return (output, h, c) if self.return_state else output
 
     def _keep_states(self, h: tf.Tensor, c: tf.Tensor) -> None:
-        for variable, state in zip(self.states, (h, c), strict=True):
-            variable.assign(state)
+        def assign() -> list[Any]:
+            return [v.assign(s) for v, s in zip(self.states, (h, c), strict=True)]
+
+        self._repeated.once("final_states", assign)
 
     def _dropout_masks(self, x: tf.Tensor, training: Any) -> tuple[Any, Any]:
         counts = self._dropout_counts()
         if not any(counts):
             return None, None
         # At every call, trained or not, so that the seed moves on as Keras's does.
-        seeds = _keras.next_seeds(self.cell.seed_generator, sum(counts))
+        generator = self.cell.seed_generator
+        seeds = self._repeated.once("seeds", lambda: _keras.next_seeds(generator, sum(counts)))
         if not training:
             return None, None
         batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
@@ -160,7 +190,9 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
         if initial_state is None:
             if self.stateful:
-                initial_state = self.states
+                initial_state = self._repeated.once(
+                    "initial_state", lambda: [tf.convert_to_tensor(v.value) for v in self.states]
+                )
             elif type(self).get_initial_state is keras.layers.RNN.get_initial_state:
                 return None
             else:
