@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from executed import graph_kernels
 from keras_pairs import MASK, assert_close, inputs, pair, randomise, wrapped_pair
 from processes import output_of, run_python
 
@@ -282,9 +283,19 @@ def test_d8_tflite():
 
 
 def test_d9_loaded_graph_still_holds_the_op(tmp_path):
-    _, path = exported(tmp_path)
+    model, path = exported(tmp_path)
     loaded = tf.saved_model.load(path)
     functions = loaded.signatures["serving_default"].graph.as_graph_def().library.function
     nodes = [node.op for function in functions for node in function.node_def]
     graph = loaded.signatures["serving_default"].graph
     assert "FusedLSTM" in nodes + [op.type for op in graph.get_operations()]
+    # And nothing besides that the model's own graph does not run.
+    kernels = [
+        graph_kernels(call, [X.numpy()])
+        for call in (loaded.signatures["serving_default"], concrete_of(model))
+    ]
+    assert kernels[0] <= kernels[1] + 2 <= 12
+
+
+def concrete_of(model):
+    return tf.function(model).get_concrete_function(tf.TensorSpec((None, 5, 2)))

@@ -216,6 +216,126 @@ def test_f8_memory_does_not_grow(train):
     assert resident_bytes() - before < 20e6
 
 
+PEAKS = """
+import re
+import keras, numpy as np, tensorflow as tf
+import tf_fused_lstm as tfl
+
+layer = tfl.FusedLSTM(256)
+model = keras.Sequential([keras.Input((None, 1)), layer])
+traced, compiled = tf.function(model), tf.function(model, jit_compile=True)
+
+def train(x):
+    with tf.GradientTape() as tape:
+        output = layer(x)
+    return tape.gradient(output, [v.value for v in layer.trainable_variables])
+
+def peak():
+    with open("/proc/self/status") as file:
+        return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1])
+
+for call in (layer, traced, lambda x: model.predict(x, verbose=0), compiled, train):
+    call(tf.zeros((32, 1, 1)))
+    before = peak()
+    call(tf.zeros((32, 1000, 1)))
+    print(peak() - before)
+"""
+# Of i, f, g, o and c of each step.
+KEPT_BYTES = 32 * 1000 * 256 * 5 * 4
+
+
+def test_f8_inference_has_no_memory_for_a_reserve():
+    """The peak of a process that infers, eagerly, in a function, in predict, under XLA, and one
+    that trains."""
+    result = run_python(PEAKS)
+    assert result.returncode == 0, result.stderr[-4000:]
+    *inference, training = [int(line) for line in result.stdout.split()]
+    assert len(inference) == 4 and max(inference) < 0.25 * KEPT_BYTES, inference
+    assert training > KEPT_BYTES
+
+
+def test_f8_inference_keeps_no_reserve(monkeypatch):
+    """The op's output `reserve` is empty wherever no gradient is taken."""
+    raw_ops, size = _loader.raw_ops(), tf.Variable(-1)
+    forward = raw_ops.fused_lstm
+
+    def noting(**arguments):
+        results = forward(**arguments)
+        size.assign(tf.size(results.reserve))
+        return results
+
+    monkeypatch.setattr(raw_ops, "fused_lstm", noting)
+    layer = tfl.FusedLSTM(4, dropout=0.3)
+    model = keras.Sequential([keras.Input((5, 2)), layer])
+
+    def train(x, watch=True):
+        with tf.GradientTape(watch_accessed_variables=watch) as tape:
+            loss = tf.reduce_sum(layer(x, training=True))
+        return tape.gradient(loss, layer.cell.kernel.value)
+
+    def size_of(call):
+        size.assign(-1)
+        call(X)
+        return int(size)
+
+    calls = [
+        layer, tf.function(layer), lambda x: layer(x, training=True),
+        lambda x: model.predict(x, verbose=0), lambda x: model.predict_on_batch(x.numpy()),
+        lambda x: train(x, watch=False),
+    ]  # fmt: skip
+    assert [size_of(call) for call in calls] == [0] * len(calls)
+    wanted = 3 * 5 * 4 * 5 * 4
+    assert size_of(train) >= wanted and size_of(tf.function(train)) >= wanted
+
+
+@pytest.mark.gpu
+def test_f8_peak_memory_on_a_gpu():
+    """Inference takes what it returns and the projection; training what it keeps too."""
+    with tf.device("/GPU:0"):
+        layer = tfl.FusedLSTM(256)
+        x = tf.zeros((32, 1000, 1))
+
+        def train():
+            with tf.GradientTape() as tape:
+                output = layer(x)
+            return tape.gradient(output, [v.value for v in layer.trainable_variables])
+
+        peaks = []
+        for call in (lambda: layer(x), tf.function(lambda: layer(x)), train):
+            call()[0].numpy()
+            tf.config.experimental.reset_memory_stats("GPU:0")
+            before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+            call()[0].numpy()
+            peaks.append(tf.config.experimental.get_memory_info("GPU:0")["peak"] - before)
+    # The gates of a step before the recurrence's part, of all steps at once.
+    assert max(peaks[:2]) < 1.2 * 32 * 1000 * 1024 * 4, peaks
+    assert peaks[2] > KEPT_BYTES, peaks
+
+
+@pytest.mark.gpu
+def test_f8_memory_of_a_gpu_does_not_grow():
+    with tf.device("/GPU:0"):
+        _, layer = pair((4, 5, 8), 32, return_sequences=True)
+
+        def call(i):
+            x = tf.zeros((4, 20 + i % 30, 8))
+            with tf.GradientTape() as tape:
+                y = layer(x)
+            layer(x)
+            return tape.gradient(y, [v.value for v in layer.trainable_variables])[0].numpy()
+
+        def used():
+            gc.collect()
+            return tf.config.experimental.get_memory_info("GPU:0")["current"]
+
+        for i in range(60):
+            call(i)
+        before = used()
+        for i in range(300):
+            call(i)
+        assert used() - before < 1e6
+
+
 def test_f11_no_log_noise():
     """fit, with masks and mixed lengths, logs no line that Keras's layer does not."""
     source = """
