@@ -112,16 +112,6 @@ def test_a5_bidirectional(merge_mode, return_sequences, masked):
             assert not np.any(got[0].numpy()[~MASK])
 
 
-@pytest.mark.gpu
-def test_a6_same_result_on_cpu_and_gpu():
-    _, fused = pair(return_sequences=True)
-    with tf.device("/CPU:0"):
-        wanted = outputs_and_gradients(fused, tf.identity(X), mask=MASK)
-    with tf.device("/GPU:0"):
-        got = outputs_and_gradients(fused, tf.identity(X), mask=MASK)
-    assert_close(got, wanted, (1e-4, 1e-5))
-
-
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("seed", range(3))
