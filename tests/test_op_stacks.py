@@ -443,7 +443,10 @@ def test_layers_whose_scratch_together_overflows(steps):
     """Each layer alone is a size that exists; no element of x does."""
     layers = 6
     zeros = [tf.zeros([5, 20])] * (layers - 1)
-    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError)):
+    with pytest.raises(
+        (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError),
+        match="kernel must|OOM when allocating",
+    ):
         tfl.fused_lstm(
             tf.zeros([1, steps, 0]), [tf.zeros([0, 20]), *zeros], [tf.zeros([5, 20])] * layers,
             return_sequences=False, training=True,

@@ -628,7 +628,7 @@ TEST_P(LstmCpuTest, RefusesBadCalls) {
       sizes[i] = large;
       s = Spec(sizes[0], sizes[1], sizes[2], sizes[3]);
       s.training = 1;
-      EXPECT_EQ(code(s, 1, "overflow"), TFL_INVALID_ARGUMENT);
+      EXPECT_EQ(code(s, 1, "x and recurrent_kernel must"), TFL_INVALID_ARGUMENT);
     }
   }
   s = Spec(1, 2, 3, 4);

@@ -164,7 +164,8 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   sizes.Product({batch, sizes.RoundUp(steps, 1) + 1, 4, std::max<int64_t>(padded, 1), 8});
   sizes.Product({std::max({input, hidden, int64_t{1}}), 8, padded, 8});
   const tfl_status too_large = InvalidArgument(
-      "the sizes overflow: batch %lld, steps %lld, input_size %lld, hidden_size %lld",
+      "x and recurrent_kernel must have sizes whose scratch fits in 63 bits of bytes, got batch "
+      "%lld, steps %lld, input_size %lld, hidden_size %lld",
       static_cast<long long>(batch), static_cast<long long>(steps), static_cast<long long>(input),
       static_cast<long long>(hidden));
   if (sizes.overflow()) return too_large;
