@@ -93,6 +93,15 @@ def test_a4_go_backwards_with_mask():
     np.testing.assert_array_equal(output[1, 4], output[1, 2])
 
 
+def test_a4_unrolled_with_zeros_at_masked_steps():
+    """As not unrolled. Keras's unrolled layer has its zeros at the steps of the unreversed mask."""
+    arguments = {"return_sequences": True, "go_backwards": True, "zero_output_for_mask": True}
+    looped, fused = pair(**arguments)
+    assert_same(looped, fused, X, mask=MASK)
+    _, unrolled = pair(**arguments, unroll=True)
+    assert_close(unrolled(X, mask=MASK), fused(X, mask=MASK), (0, 0))
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("return_sequences", [False, True])
 @pytest.mark.parametrize("merge_mode", ["concat", "sum", "mul", "ave", None])

@@ -445,7 +445,7 @@ def test_layers_whose_scratch_together_overflows(steps):
     zeros = [tf.zeros([5, 20])] * (layers - 1)
     with pytest.raises(
         (tf.errors.InvalidArgumentError, tf.errors.ResourceExhaustedError),
-        match="kernel must|OOM when allocating",
+        match=r"kernel must|OOM when allocating",
     ):
         tfl.fused_lstm(
             tf.zeros([1, steps, 0]), [tf.zeros([0, 20]), *zeros], [tf.zeros([5, 20])] * layers,
