@@ -247,12 +247,42 @@ def test_d7_stateful_export_moves_its_state_on(tmp_path):
     assert not np.allclose(results[1][0], results[1][1])
 
 
-def test_d7_stateful_keras_file(tmp_path):
-    model = keras.Sequential([keras.Input(batch_shape=(3, 5, 2)), tfl.FusedLSTM(4, stateful=True)])
-    first = model(X)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert_close(loaded(X), first)  # as with Keras's layer, the file holds no states
+def test_d7_an_export_begins_with_the_states_that_there_were(tmp_path):
+    results = []
+    for kind in (keras.layers.LSTM, tfl.FusedLSTM):
+        model = keras.Sequential([keras.Input(batch_shape=(3, 5, 2)), kind(4, stateful=True)])
+        randomise(model)
+        first = model(X)
+        path = str(tmp_path / kind.__module__)
+        model.export(path, verbose=False)
+        second = model(X)
+        loaded = tf.saved_model.load(path)
+        results.append([first, second, loaded.serve(X), loaded.serve(X)])
+    assert_close(results[1], results[0])
+    assert_close(results[1][2], results[1][1])
+    assert not np.allclose(results[1][0], results[1][1])
+
+
+@pytest.mark.parametrize("file", ["model.keras", "model.weights.h5"])
+def test_d7_files_hold_no_states(tmp_path, file):
+    """As with Keras's layer, of whose variables they are none."""
+    for kind in (keras.layers.LSTM, tfl.FusedLSTM):
+
+        def make(kind=kind):
+            return keras.Sequential([keras.Input(batch_shape=(3, 5, 2)), kind(4, stateful=True)])
+
+        model = make()
+        first, second = model(X), model(X)
+        assert not np.allclose(first, second)
+        if file == "model.keras":
+            model.save(tmp_path / file)
+            loaded = keras.models.load_model(tmp_path / file)
+        else:
+            model.save_weights(tmp_path / file)
+            loaded = make()
+            loaded.load_weights(tmp_path / file)
+        assert_close(loaded(X), first)
+        assert not {id(v) for v in model.layers[0].states} & {id(v) for v in model.variables}
 
 
 def test_d8_switch_gives_a_graph_of_ordinary_ops():

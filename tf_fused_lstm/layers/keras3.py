@@ -46,6 +46,9 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     `keras.layers.Bidirectional(FusedLSTM(...))` runs both directions as one op, but where the two
     layers differ in more than their weights; its `forward_layer.apart_reason` says why.
 
+    The states of a stateful layer are no weights: files of weights and models hold none, an export
+    holds them as they were, and its calls move them on.
+
     In a `keras.RematScope` the layer recomputes with the dropout and the states of the call, where
     Keras's draws and reads them anew, as do both in a rematerialised wrapper.
 
