@@ -233,6 +233,27 @@ def test_e3_variants_are_one_op_too(arguments, more, train):
     assert len(variant) <= len(plain) + more, variant
 
 
+@pytest.mark.parametrize(
+    ("batch", "steps", "features", "units"),
+    [(1, 1, 16, 64), (1, 50, 16, 32), (1, 500, 7, 64), (32, 100, 64, 128), (64, 200, 64, 256)],
+)
+def test_e6_a_step_of_fit_runs_fewer_ops(batch, steps, features, units):
+    """Of the whole train step and its optimizer, counted in the graph, where Keras's loop is one
+    op; so that at a single step, too, there is nothing that could be slower."""
+    counts = []
+    for kind in (keras.layers.LSTM, tfl.FusedLSTM):
+        model = keras.Sequential(
+            [keras.Input((steps, features)), kind(units), keras.layers.Dense(1)]
+        )
+        model.compile("adam", "mse", jit_compile=False)
+        shapes = [tf.TensorSpec((batch, steps, features)), tf.TensorSpec((batch, 1))]
+        types = op_types(lambda x, y, model=model: model.train_step((x, y)), *shapes)
+        counts.append(len(types))
+    assert types.count("FusedLSTM") == types.count("FusedLSTMGrad") == 1
+    assert not {"While", "StatelessWhile", "Transpose"} & set(types)
+    assert counts[1] < counts[0] - 20
+
+
 def test_e6_fit():
     """fit takes no longer than with Keras's layer."""
     x, y = inputs(shape=(128, 100, 16)).numpy(), inputs(shape=(128, 1)).numpy()

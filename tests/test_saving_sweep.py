@@ -194,7 +194,7 @@ def test_comes_back_the_same(tmp_path, way, case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-@pytest.mark.parametrize("file", ["model.weights.h5", "model.keras", "checkpoint"])
+@pytest.mark.parametrize("file", ["model.weights.h5", "model.keras", "model.h5", "checkpoint"])
 def test_weights_go_to_stock_and_back(tmp_path, file, case):
     """And with them the results are Keras's, whatever the arguments."""
     if case.get("dtype") == "mixed_bfloat16":
@@ -209,6 +209,27 @@ def test_weights_go_to_stock_and_back(tmp_path, file, case):
             path = tf.train.Checkpoint(model=given).save(path)
             tf.train.Checkpoint(model=taken).restore(path).assert_existing_objects_matched()
         else:
-            given.save(path) if file == "model.keras" else given.save_weights(path)
+            given.save_weights(path) if file == "model.weights.h5" else given.save(path)
             taken.load_weights(path)
         assert_close(call(taken, X), call(given, X), limit)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_weights_of_an_export_go_to_stock_and_back(tmp_path, bidirectional):
+    """An export's variables are those of the model, in its order."""
+
+    def model(kind):
+        layer = kind(4)
+        layer = keras.layers.Bidirectional(layer) if bidirectional else layer
+        made = keras.Sequential([keras.Input((5, 2)), layer, keras.layers.Dense(1)])
+        randomise(made, seed=3 if kind is tfl.FusedLSTM else 4)
+        return made
+
+    for source, target in ((tfl.FusedLSTM, keras.layers.LSTM), (keras.layers.LSTM, tfl.FusedLSTM)):
+        given, taken = model(source), model(target)
+        path = str(tmp_path / source.__module__)
+        given.export(path, verbose=False)
+        loaded = tf.saved_model.load(path)
+        taken.set_weights([v.numpy() for v in loaded.trainable_variables])
+        assert_close(taken(X), given(X))
+        assert_close(loaded.serve(X), given(X))
