@@ -7,7 +7,7 @@ namespace vector {
 // lane % 8 and a quarter of its warp's k; then, as forward, it is gate lane / 8 of that unit.
 template <typename T, int kPerWarp>
 __global__ void __launch_bounds__(kThreads, 1)
-    VectorBackwardKernel(const __grid_constant__ VectorBackwardParams p) {
+    VectorBackwardKernel(const TFL_GRID_CONSTANT VectorBackwardParams p) {
   extern __shared__ __align__(16) float shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int any_group = blockIdx.x / p.blocks_per_group, block = blockIdx.x % p.blocks_per_group;

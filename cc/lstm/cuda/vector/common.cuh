@@ -18,6 +18,13 @@
 #include "cc/lstm/cuda/status.h"
 #include "cc/lstm/cuda/vector/kernels.h"
 
+// Lets a kernel index its parameters where they lie; older devices copy them to do so.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
+#define TFL_GRID_CONSTANT
+#else
+#define TFL_GRID_CONSTANT __grid_constant__
+#endif
+
 namespace tfl::cuda::vector {
 
 constexpr int kThreads = kVectorWarps * 32;

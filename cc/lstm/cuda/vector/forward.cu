@@ -6,7 +6,7 @@ namespace vector {
 // A lane is a gate of a unit: lane = 8 gate + unit. All four lanes of a unit keep its state.
 template <typename T, int kPerWarp>
 __global__ void __launch_bounds__(kThreads, 1)
-    VectorForwardKernel(const __grid_constant__ VectorForwardParams p) {
+    VectorForwardKernel(const TFL_GRID_CONSTANT VectorForwardParams p) {
   extern __shared__ __align__(16) float shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int any_group = blockIdx.x / p.blocks_per_group, block = blockIdx.x % p.blocks_per_group;
