@@ -32,11 +32,15 @@ def graph_kernels(concrete: Any, inputs: Sequence[np.ndarray]) -> int:
     """How many kernels a run of a concrete function starts on the CPU, those of each pass of a loop
     too."""
     frozen = convert_variables_to_constants_v2(concrete)
+    definition = frozen.graph.as_graph_def()
+    for nodes in (definition.node, *(f.node_def for f in definition.library.function)):
+        for node in nodes:
+            node.device = "/device:CPU:0"
     metadata = tf.compat.v1.RunMetadata()
-    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
     options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
     with tf.Graph().as_default() as graph:
-        tf.import_graph_def(frozen.graph.as_graph_def(), name="")
+        tf.import_graph_def(definition, name="")
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             feeds = zip((t.name for t in frozen.inputs), inputs, strict=True)
             session.run(

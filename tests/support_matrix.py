@@ -178,6 +178,7 @@ def _run(check: str, place: Place) -> None:
     import tensorflow as tf  # noqa: PLC0415
 
     function: Callable[[Place], None] = getattr(support_checks, check)
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # the checks' limits are without
     with tf.device(f"/{place.device}:0"):  # of variables, too
         function(place)
 

@@ -396,3 +396,18 @@ def test_e7_small_models_are_right(batch, units):
     )
     for g, w in zip(*map(tf.nest.flatten, (got, wanted)), strict=True):
         assert np.linalg.norm(g - w) <= 1e-4 * np.linalg.norm(w)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_gradient_runs_where_forward_ran(in_graph):
+    """The tape's gradient is outside of the scope that chose the device."""
+    _, fused = pair(return_sequences=True)
+
+    def call(x):
+        with tf.GradientTape() as tape, tf.device("/CPU:0"):
+            tape.watch(x)
+            output = fused(x)
+        return tape.gradient(output, [x, fused.cell.kernel.value])
+
+    got = (tf.function(call) if in_graph else call)(X)
+    assert_close(got, on("CPU", call, X))

@@ -5,6 +5,7 @@ The second makes every further derivative: second order, forward mode, Jacobians
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -61,14 +62,16 @@ def _gradient(
     if raw_ops is None:
         return composite.gradient(inputs, attributes, grad_outputs)
     cells = len(inputs.kernel)
-    grad_x, *lists = raw_ops.fused_lstm_grad(
-        **_raw_ops.arguments(inputs, attributes),
-        output=outputs[0],
-        reserve=reserve,
-        grad_output=grad_outputs[0],
-        grad_final_h=grad_outputs[1 : 1 + cells],
-        grad_final_c=grad_outputs[1 + cells :],
-    )
+    # Where the reserve was kept: its layout is the device's.
+    with tf.device(reserve.device) if reserve.device else contextlib.nullcontext():
+        grad_x, *lists = raw_ops.fused_lstm_grad(
+            **_raw_ops.arguments(inputs, attributes),
+            output=outputs[0],
+            reserve=reserve,
+            grad_output=grad_outputs[0],
+            grad_final_h=grad_outputs[1 : 1 + cells],
+            grad_final_c=grad_outputs[1 + cells :],
+        )
     return [grad_x, *(tensor for tensors in lists for tensor in tensors)]
 
 
