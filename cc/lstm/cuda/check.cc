@@ -75,8 +75,8 @@ tfl_status CheckSpec(const tfl_lstm_spec& spec) {
   if (!ProductFits({spec.batch, spec.steps, 4, h}) || !ProductFits({spec.batch, spec.steps, i}) ||
       !ProductFits({4, h, h}) || !ProductFits({4, h, i})) {
     return Error(TFL_INVALID_ARGUMENT,
-                 "batch %lld, steps %lld, input_size %lld, hidden_size %lld: more elements than "
-                 "can be addressed",
+                 "x and recurrent_kernel must have sizes whose scratch fits in 63 bits of bytes, "
+                 "got batch %lld, steps %lld, input_size %lld, hidden_size %lld",
                  static_cast<long long>(spec.batch), static_cast<long long>(spec.steps),
                  static_cast<long long>(i), static_cast<long long>(h));
   }
