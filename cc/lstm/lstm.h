@@ -175,6 +175,37 @@ TFL_EXPORT tfl_status tfl_cuda_lstm_backward(const tfl_lstm_spec* spec,
                                              const tfl_lstm_gradients* gradients,
                                              const tfl_cuda_runtime* runtime);
 
+// Several layers on top of each other, the first reading x and every other one the output of the
+// one before it: at once where the device has the room and it is faster.
+enum { TFL_MAX_STACK_LAYERS = 8 };
+
+// For each direction of the gradient: whether one call for all layers runs them at once, and its
+// scratch, 0 where it does not.
+typedef struct {
+  uint8_t forward_at_once;
+  uint8_t backward_at_once;  // only with spec.training; what forward kept may be either's
+  int64_t forward_workspace_bytes;
+  int64_t backward_workspace_bytes;
+} tfl_lstm_stack_sizes;
+
+// Of specs that each pass tfl_cuda_lstm_sizes, which gives a layer's reserve also here.
+TFL_EXPORT tfl_status tfl_cuda_lstm_stack_sizes(const tfl_lstm_spec* specs, int32_t num_layers,
+                                                int32_t device, tfl_lstm_stack_sizes* sizes);
+// Only where forward_at_once. An array element is a layer, as for tfl_cuda_lstm_forward, with
+// inputs[l].x == outputs[l - 1].output; every output has memory of its own, and
+// outputs[0].workspace is that of all.
+TFL_EXPORT tfl_status tfl_cuda_lstm_stack_forward(const tfl_lstm_spec* specs, int32_t num_layers,
+                                                  const tfl_lstm_inputs* inputs,
+                                                  const tfl_lstm_outputs* outputs,
+                                                  const tfl_cuda_runtime* runtime);
+// Only where backward_at_once. Of saved[l].grad_output only the last layer's is read, of
+// gradients[l].grad_x only the first layer's written; gradients[0].workspace is that of all.
+TFL_EXPORT tfl_status tfl_cuda_lstm_stack_backward(const tfl_lstm_spec* specs, int32_t num_layers,
+                                                   const tfl_lstm_inputs* inputs,
+                                                   const tfl_lstm_saved* saved,
+                                                   const tfl_lstm_gradients* gradients,
+                                                   const tfl_cuda_runtime* runtime);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

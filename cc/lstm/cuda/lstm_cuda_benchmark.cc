@@ -1,8 +1,11 @@
 // Times the CUDA core without a framework around it: a call is captured in a CUDA graph and
 // replayed. Prints one JSON record a line.
 //   lstm_cuda_benchmark [--shape B,T,I,H]... [--dtype float32|tf32|float16|bfloat16]...
-//                       [--family step|vector|grid|cluster]... [--directions 1|2] [--replays N]
+//                       [--family step|vector|grid|cluster|wavefront]... [--directions 1|2]
+//                       [--layers N]... [--replays N]
 // "forward" keeps no reserve; "train" is forward with reserve and backward to all weights and x.
+// Several layers of hidden_size units are a stack of one direction, layer after layer with a family
+// that is not "wavefront", and with none as the plan says.
 // host_us is the caller's time until such a call returns, not captured and with the device behind
 // by at most a few calls; kernels, memsets and copies count what the call queues.
 #include <cuda_runtime_api.h>
@@ -17,6 +20,7 @@
 
 #include "cc/lstm/cuda/plan.h"
 #include "cc/lstm/cuda/testing/device_call.h"
+#include "cc/lstm/cuda/testing/stack_call.h"
 #include "cc/lstm/lstm.h"
 
 namespace tfl::testing {
@@ -123,8 +127,56 @@ Tensors FastRandomTensors(const tfl_lstm_spec& spec) {
   return t;
 }
 
+void Print(const tfl_lstm_spec& spec, size_t layers, const std::string& dtype, const char* what,
+           const std::string& family, const Timing& timing) {
+  std::printf(
+      "{\"directions\": %d, \"layers\": %zu, \"batch\": %lld, \"steps\": %lld, \"input_size\": "
+      "%lld, "
+      "\"hidden_size\": %lld, \"dtype\": \"%s\", \"what\": \"%s\", \"family\": \"%s\", \"ms\": "
+      "%.4f, "
+      "\"fastest_ms\": %.4f, \"us_per_step\": %.3f, \"host_us\": %.1f, \"kernels\": %d, "
+      "\"memsets\": %d, \"copies\": %d}\n",
+      spec.num_directions, layers, static_cast<long long>(spec.batch),
+      static_cast<long long>(spec.steps), static_cast<long long>(spec.input_size),
+      static_cast<long long>(spec.hidden_size), dtype.c_str(), what, family.c_str(), timing.median,
+      timing.fastest, 1e3 * timing.median / static_cast<double>(spec.steps), timing.host_us,
+      timing.kernels, timing.memsets, timing.copies);
+  std::fflush(stdout);
+}
+
+void RunStack(const tfl_lstm_spec& first, int layers, const std::string& dtype, int replays) {
+  StackSpecs specs(layers, first);
+  StackTensors tensors;
+  for (int l = 0; l < layers; ++l) {
+    if (l > 0) specs[l].input_size = first.hidden_size;
+    tensors.push_back(FastRandomTensors(specs[l]));
+  }
+  StackCall call(specs, tensors);
+  const tfl_status status = call.Run();  // also the warm-up
+  if (status.code != TFL_OK) {
+    std::fprintf(stderr, "%s\n", status.message);
+    return;
+  }
+  const std::string forward_name = call.forward_at_once ? "at once" : "layers";
+  const auto forward = [&] { call.RunForward(); };
+  if (!first.training) {
+    Print(first, layers, dtype, "forward", forward_name,
+          TimeReplays(call.stream(), replays, forward));
+    return;
+  }
+  Print(first, layers, dtype, "forward with reserve", forward_name,
+        TimeReplays(call.stream(), replays, forward));
+  const auto both = [&] {
+    call.RunForward();
+    call.RunBackward();
+  };
+  Print(first, layers, dtype, "train",
+        forward_name + "/" + (call.backward_at_once ? "at once" : "layers"),
+        TimeReplays(call.stream(), replays, both));
+}
+
 void Run(const Shape& shape, const std::string& dtype, const std::string& family, int directions,
-         int replays) {
+         int layers, int replays) {
   tfl_lstm_spec spec = {};
   spec.num_directions = static_cast<uint8_t>(directions);
   spec.batch = shape[0];
@@ -144,6 +196,10 @@ void Run(const Shape& shape, const std::string& dtype, const std::string& family
   }
   for (bool training : {false, true}) {
     spec.training = training;
+    if (layers > 1) {
+      RunStack(spec, layers, dtype, replays);
+      continue;
+    }
     cuda::DeviceLimits limits;
     cuda::Plan plan = {};
     cuda::GetDeviceLimits(0, &limits);
@@ -158,30 +214,19 @@ void Run(const Shape& shape, const std::string& dtype, const std::string& family
       std::fprintf(stderr, "%s\n", status.message);
       continue;
     }
-    const auto print = [&](const char* what, const Timing& timing, const char* name) {
-      std::printf(
-          "{\"directions\": %d, \"batch\": %lld, \"steps\": %lld, \"input_size\": %lld, "
-          "\"hidden_size\": %lld, "
-          "\"dtype\": \"%s\", \"what\": \"%s\", \"family\": \"%s\", \"ms\": %.4f, "
-          "\"fastest_ms\": %.4f, \"us_per_step\": %.3f, \"host_us\": %.1f, \"kernels\": %d, "
-          "\"memsets\": %d, \"copies\": %d}\n",
-          spec.num_directions, shape[0], shape[1], shape[2], shape[3], dtype.c_str(), what, name,
-          timing.median, timing.fastest, 1e3 * timing.median / static_cast<double>(shape[1]),
-          timing.host_us, timing.kernels, timing.memsets, timing.copies);
-      std::fflush(stdout);
-    };
     const auto forward = [&] { call.RunForward(); };
     const auto both = [&] {
       call.RunForward();
       call.RunBackward();
     };
     if (!training) {
-      print("forward", TimeReplays(call.stream(), replays, forward), plan.forward->name);
+      Print(spec, 1, dtype, "forward", plan.forward->name,
+            TimeReplays(call.stream(), replays, forward));
     } else {
-      print("forward with reserve", TimeReplays(call.stream(), replays, forward),
-            plan.forward->name);
+      Print(spec, 1, dtype, "forward with reserve", plan.forward->name,
+            TimeReplays(call.stream(), replays, forward));
       const std::string names = std::string(plan.forward->name) + "/" + plan.backward->name;
-      print("train", TimeReplays(call.stream(), replays, both), names.c_str());
+      Print(spec, 1, dtype, "train", names, TimeReplays(call.stream(), replays, both));
     }
   }
 }
@@ -189,6 +234,7 @@ void Run(const Shape& shape, const std::string& dtype, const std::string& family
 int Main(int argc, char** argv) {
   std::vector<Shape> shapes;
   std::vector<std::string> dtypes, families;
+  std::vector<int> layer_counts;
   int replays = 20, directions = 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
@@ -206,6 +252,8 @@ int Main(int argc, char** argv) {
       families.push_back(value);
     } else if (flag == "--directions") {
       directions = std::atoi(value.c_str());
+    } else if (flag == "--layers") {
+      layer_counts.push_back(std::atoi(value.c_str()));
     } else if (flag == "--replays") {
       replays = std::atoi(value.c_str());
     } else {
@@ -219,9 +267,14 @@ int Main(int argc, char** argv) {
   }
   if (dtypes.empty()) dtypes = {"float32", "tf32", "float16", "bfloat16"};
   if (families.empty()) families = {""};
+  if (layer_counts.empty()) layer_counts = {1};
   for (const Shape& shape : shapes) {
     for (const std::string& dtype : dtypes) {
-      for (const std::string& family : families) Run(shape, dtype, family, directions, replays);
+      for (const int layers : layer_counts) {
+        for (const std::string& family : families) {
+          Run(shape, dtype, family, directions, layers, replays);
+        }
+      }
     }
   }
   return 0;

@@ -7,6 +7,8 @@
 namespace tfl::cuda {
 namespace {
 
+constexpr char kWavefront[] = "wavefront";
+
 bool Preferred(const Family& family, const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   return family.preferred == nullptr || family.preferred(spec, limits);
 }
@@ -32,8 +34,14 @@ bool RunsBoth(bool (*supported)(const tfl_lstm_spec&, const DeviceLimits&),
 
 }  // namespace
 
+StackForce StackForceOf(const char* forced) {
+  if (forced == nullptr) return StackForce::kWhereFaster;
+  return std::strcmp(forced, kWavefront) == 0 ? StackForce::kAlways : StackForce::kNever;
+}
+
 tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
                     const std::vector<Family>& families, const char* forced, Plan* plan) {
+  if (StackForceOf(forced) == StackForce::kAlways) forced = "cluster";
   bool known = forced == nullptr;
   for (const Family& family : families) {
     if (forced != nullptr && std::strcmp(family.name, forced) != 0) continue;
@@ -52,7 +60,8 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
     return Ok();
   }
   if (!known) {
-    return Error(TFL_INVALID_ARGUMENT, "%s must be step, vector, grid or cluster; got '%s'",
+    return Error(TFL_INVALID_ARGUMENT,
+                 "%s must be step, vector, grid, cluster or wavefront; got '%s'",
                  kForcePlanVariable, forced);
   }
   return Error(forced == nullptr ? TFL_INTERNAL : TFL_INVALID_ARGUMENT,

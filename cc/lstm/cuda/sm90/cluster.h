@@ -20,6 +20,13 @@ namespace tfl::cuda {
 bool ClusterForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
 bool ClusterBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
 
+// An estimate of a step's time where a call is supported.
+int64_t ClusterStepNanoseconds(const tfl_lstm_spec& spec, bool forward);
+
+// The units that the kernels of a call work with, and its reserve has room for; 0 where there are
+// none.
+int ClusterPaddedHidden(const tfl_lstm_spec& spec);
+
 int64_t ClusterReserveBytes(const tfl_lstm_spec& spec);
 int64_t ClusterForwardWorkspaceBytes(const tfl_lstm_spec& spec);
 int64_t ClusterBackwardWorkspaceBytes(const tfl_lstm_spec& spec);

@@ -16,7 +16,10 @@
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_BACKWARD_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_CLUSTER_BACKWARD_CUH_
 
+#include <type_traits>
+
 #include "cc/lstm/cuda/sm90/cluster_common.cuh"
+#include "cc/lstm/cuda/sm90/stack_feed.cuh"
 
 namespace tfl::cuda::sm90 {
 
@@ -74,9 +77,95 @@ __device__ __forceinline__ float SumPartials(const unsigned char* received, cons
   return place.upper ? other + sum.y : sum.x + other;
 }
 
+// In a stack the gradient of a layer's output is the gradients of the gates of the layer above
+// times its input weights: of the block's units, a part of K a warp. The rows of those weights that
+// are the block's units, as [unit][4 hidden]; zeros beyond.
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1)
-    ClusterBackwardKernel(const __grid_constant__ BackwardParams p) {
+__device__ __forceinline__ void StageSourceWeights(unsigned char* stage, const CommonParams& p,
+                                                   const StackPart& part, const Place<C>& place) {
+  using E = typename C::Element;
+  using S = typename C::Storage;
+  constexpr int kGroups = 4 * C::kHidden / C::kGroup;
+  const int width = 4 * p.hidden;
+#pragma unroll 4
+  for (int i = place.thread; i < C::kUnits * kGroups; i += C::kThreads) {
+    const int unit = i / kGroups, column = i % kGroups * C::kGroup;
+    unsigned char* const to = stage + unit * C::kSourcePitch + column * C::kBytes;
+    const int row = place.first_unit + unit;
+    const bool valid = row < p.hidden && column < width;
+    const int64_t at = valid ? int64_t{row} * width + column : 0;
+    if (p.weight_load == WeightLoad::kNativeWide) {
+      CpAsyncL2(SharedAddress(to), static_cast<const S*>(part.kernel) + at, valid);
+      continue;
+    }
+    S values[C::kGroup];
+#pragma unroll
+    for (int j = 0; j < C::kGroup; ++j) {
+      values[j] = !valid                   ? E::From(0.0f)
+                  : part.weights_are_float ? E::From(static_cast<const float*>(part.kernel)[at + j])
+                                           : static_cast<const S*>(part.kernel)[at + j];
+    }
+    uint4 group;
+    memcpy(&group, values, 16);
+    *reinterpret_cast<uint4*>(to) = group;
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void LoadSourceWeights(uint32_t (&w)[C::kUnits / 16][C::kSourceSteps][4],
+                                                  const unsigned char* stage,
+                                                  const Place<C>& place) {
+  const uint32_t address = SharedAddress(stage) + (place.lane & 15) * C::kSourcePitch +
+                           (place.lane >> 4) * 16 + place.warp * C::kSourceSteps * C::kStepBytes;
+#pragma unroll
+  for (int m = 0; m < C::kUnits / 16; ++m) {
+#pragma unroll
+    for (int k = 0; k < C::kSourceSteps; ++k) {
+      LdMatrixX4(w[m][k], address + m * 16 * C::kSourcePitch + k * C::kStepBytes);
+    }
+  }
+}
+
+// The warp's part of the sum for a row tile at a message's step, from the ring's item, to memory:
+// [warp][unit][8 rows]. Read behind a block barrier, before that of the next step.
+template <class C>
+__device__ __forceinline__ void StorePart(const Feed<C, BackwardFeed<C>>& feed, int item,
+                                          const uint32_t (&w)[C::kUnits / 16][C::kSourceSteps][4],
+                                          unsigned char* parts, int message, int tile,
+                                          const Place<C>& place) {
+  feed.Wait(item);
+  Product<C, C::kUnits / 16, C::kSourceSteps> product;
+  product.Begin();
+  product.template Add<0, C::kSourceSteps>(
+      w, feed.Slot(item) + place.warp * C::kSourceSteps * 2 * 128, 128, place.lane);
+  product.End();
+  feed.Release(item, place.lane);
+  float* const part = reinterpret_cast<float*>(parts + (message & 1) * C::kPartsBytes) +
+                      (tile * C::kWarps + place.warp) * C::kUnits * 8 + (place.lane >> 2) * 8 +
+                      (place.lane & 3) * 2;
+#pragma unroll
+  for (int m = 0; m < C::kUnits / 16; ++m) {
+    const float* v = product.v[0][m];
+    *reinterpret_cast<float2*>(part + m * 128) = make_float2(v[0], v[1]);
+    *reinterpret_cast<float2*>(part + m * 128 + 64) = make_float2(v[2], v[3]);
+  }
+}
+
+// Of the thread's cell of a row tile.
+template <class C>
+__device__ __forceinline__ float SumParts(const unsigned char* parts, int message, int tile,
+                                          const Place<C>& place) {
+  const float* const part = reinterpret_cast<const float*>(parts + (message & 1) * C::kPartsBytes) +
+                            tile * C::kWarps * C::kUnits * 8 + place.LocalUnit() * 8 + place.column;
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < C::kWarps; ++i) sum += part[i * C::kUnits * 8];
+  return sum;
+}
+
+template <class C, class Params>
+__device__ __forceinline__ void BackwardRecurrence(const Params& p) {
+  constexpr bool kStack = std::is_same_v<Params, StackBackwardParams>;
   using E = typename C::Element;
   using S = typename C::Storage;
   using P = typename C::Partial;
@@ -86,11 +175,32 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   unsigned char* const received = shared + 2 * C::kGatesBytes;
   unsigned char* const outgoing = received + 2 * C::kReceiveBytes;
   const Place<C> place;
-  const BackwardJob& job = p.jobs[place.job];
+  const auto& job = p.jobs[place.job];
   const int lane = place.lane, warp = place.warp, rank = place.rank;
   const int hidden = p.hidden;
   const int unit = place.first_unit + place.LocalUnit();
   const bool unit_exists = unit < hidden;
+
+  [[maybe_unused]] Feed<C, BackwardFeed<C>> feed;
+  [[maybe_unused]] unsigned char* parts = nullptr;
+  [[maybe_unused]] bool above = false;
+  if constexpr (kStack) {
+    __shared__ __align__(8) uint64_t feed_words[2 * BackwardFeed<C>::kSlots];
+    __shared__ uint32_t warp_counts[C::kWarps];
+    parts = shared + C::kBackwardShared;
+    feed = {KeptSharedAddress(parts + 2 * C::kPartsBytes), KeptSharedAddress(feed_words),
+            KeptSharedAddress(warp_counts)};
+    above = job.source != nullptr;
+    if (place.thread == 0) feed.Init();
+    if (place.warp >= C::kWarps) {
+      BeginCourier<C>();
+      ClusterBarrier();
+      RunCouriers<C>(feed, p, job, place);
+      ClusterBarrier();
+      return;
+    }
+    BeginComputing<C>();
+  }
 
   // R first, since it takes longest; it is staged where the messages come later.
   StageWeights<C, false, 0, C::kHidden>(shared, p, job.recurrent_kernel, place.first_unit,
@@ -114,7 +224,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       first = __reduce_min_sync(~0u, first);
       if (lane == 0) first_valid[row] = first;
     }
-    __syncthreads();
+    BlockBarrier<C, kStack>();
   }
 
   float dh[C::kTiles], dc[C::kTiles], c[C::kTiles];
@@ -147,7 +257,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const float2* state_at = states + cell;
   // What tile n reads for step s, the one before that to which the pointers point.
   const auto fetch = [&](int s, int n) {
-    const bool reads_grad = has_grad_output && (p.return_sequences || s == last);
+    const bool reads_grad = has_grad_output && (ReturnsSequences(p, job) || s == last);
     record[n] = make_uint4(0, 0, 0, 0);
     state[n] = make_float2(0.0f, 0.0f);
     grad[n] = 0;
@@ -168,6 +278,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         if (s >= kAhead && place.unit == 0) PrefetchL2(at - kAhead * grad_step);
       }
       if (p.mask != nullptr) valid[n] = __ldg(mask + n * 8 * job.input_rows.batch_stride);
+      if constexpr (kStack) {
+        if (above) grad[n] = __float_as_uint(SumParts<C>(parts, last - s, n, place));
+      }
     }
   };
   // Before the tiles fetch, and after.
@@ -204,14 +317,27 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (job.grad_final_c != nullptr) dc[n] = E::To(static_cast<const S*>(job.grad_final_c)[at]);
   }
   to_records_before();
+  if (!kStack || !above) {
 #pragma unroll
-  for (int n = 0; n < C::kTiles; ++n) fetch(last, n);
-  to_rows_before();
+    for (int n = 0; n < C::kTiles; ++n) fetch(last, n);
+    to_rows_before();
+  }
 
   uint32_t a[C::kGateTiles][C::kBackwardSteps][4];
   CpAsyncWait<0>();
-  __syncthreads();
+  BlockBarrier<C, kStack>();
   LoadBackwardWeights<C>(a, shared, place);
+  [[maybe_unused]] uint32_t w[C::kUnits / 16][C::kSourceSteps][4];
+  if constexpr (kStack) {
+    if (above) {
+      BlockBarrier<C, kStack>();
+      StageSourceWeights<C>(shared, p, job, place);
+      CpAsyncCommit();
+      CpAsyncWait<0>();
+      BlockBarrier<C, kStack>();
+      LoadSourceWeights<C>(w, shared, place);
+    }
+  }
   // Behind it no block reads its stage, where messages may now come.
   ClusterBarrier();
 
@@ -251,6 +377,26 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (has_row[n]) dh[n] = fmaf(sum, dropout(n), dh[n]);
   };
 
+  // The gradient of the output of two messages' steps, ahead of the first that is needed.
+  const auto add_source = [&](int message) {
+    if constexpr (kStack) {
+      if (!above || message >= p.steps) return;
+#pragma unroll
+      for (int n = 0; n < C::kTiles; ++n) {
+        if (8 * n >= p.rows) break;
+        StorePart<C>(feed, message * ((p.rows + 7) / 8) + n, w, parts, message, n, place);
+      }
+    }
+  };
+  if (kStack && above) {
+    add_source(0);
+    add_source(1);
+    BlockBarrier<C, kStack>();
+#pragma unroll
+    for (int n = 0; n < C::kTiles; ++n) fetch(last, n);
+    to_rows_before();
+  }
+
   for (int message = 0; message < p.steps; ++message) {
     const int s = p.steps - 1 - message;
     unsigned char* const all_gates = shared + (message & 1) * C::kGatesBytes;
@@ -266,7 +412,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       if constexpr (C::kBytes == 2) {
         const float2 low = E::Unpack(record[n].x), high = E::Unpack(record[n].y);
         i = low.x, f = low.y, g = high.x, o = high.y;
-        d_output = E::Unpack(grad[n]).x;
+        d_output = kStack && above ? __uint_as_float(grad[n]) : E::Unpack(grad[n]).x;
       } else {
         i = __uint_as_float(record[n].x), f = __uint_as_float(record[n].y);
         g = __uint_as_float(record[n].z), o = __uint_as_float(record[n].w);
@@ -296,7 +442,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         }
         *reinterpret_cast<S*>(gates + 4 * kPlaneBytes + gate_offset) = E::From(before.y);
       }
-      __syncthreads();
+      BlockBarrier<C, kStack>();
 
       if (s > 0 || wants_grad_h) {
         Product<C, C::kGateTiles, C::kBackwardSteps> product;
@@ -369,6 +515,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       }
       pieces -= piece_step;
     }
+    if constexpr (kStack) {
+      feed.Count(message + 1, warp, lane);
+      add_source(message + 2);
+    }
   }
 
   if (wants_grad_h) {
@@ -385,6 +535,19 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (job.grad_initial_c != nullptr) static_cast<S*>(job.grad_initial_c)[at] = E::From(dc[n]);
   }
   ClusterBarrier();
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    ClusterBackwardKernel(const __grid_constant__ BackwardParams p) {
+  BackwardRecurrence<C>(p);
+}
+
+// All layers of a stack, a job each, the top first.
+template <class C>
+__global__ void __launch_bounds__(C::kThreads + kCourierThreads, 1)
+    StackBackwardKernel(const __grid_constant__ StackBackwardParams p) {
+  BackwardRecurrence<C>(p);
 }
 
 }  // namespace tfl::cuda::sm90

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cc/lstm/cuda/sm90/config.h"
 #include "cc/lstm/cuda/sm90/element.cuh"
@@ -47,6 +48,36 @@ struct Place {
     return ((s * (C::kHidden / 4) + rank * C::kWarps + warp) * p.batch + b) * 4 + unit;
   }
 };
+
+// Of the threads that compute: all of the block, or in a stack all but the couriers.
+template <class C, bool kStack>
+__device__ __forceinline__ void BlockBarrier() {
+  if constexpr (kStack) {
+    BarSync<C::kThreads>(1);
+  } else {
+    __syncthreads();
+  }
+}
+
+// Layers of a stack below the last return sequences whether the last does or not.
+template <class Params, class Job>
+__device__ __forceinline__ bool ReturnsSequences(const Params& p, const Job& job) {
+  if constexpr (std::is_base_of_v<StackPart, Job>) {
+    return job.layer_returns_sequences;
+  } else {
+    return p.return_sequences;
+  }
+}
+
+// Whether the input projection is in memory, as for all but layers on others in a stack.
+template <class Job>
+__device__ __forceinline__ bool IsProjected(const Job& job) {
+  if constexpr (std::is_base_of_v<StackPart, Job>) {
+    return job.source == nullptr;
+  } else {
+    return true;
+  }
+}
 
 // Rows of row tile `tile` of the slice.
 __device__ __forceinline__ int TileRows(const CommonParams& p, int tile) {

@@ -17,13 +17,14 @@
 #include <type_traits>
 
 #include "cc/lstm/cuda/sm90/cluster_common.cuh"
+#include "cc/lstm/cuda/sm90/stack_feed.cuh"
 
 namespace tfl::cuda::sm90 {
 
 // The rows of R in the order in which the products take K: part i of a block is that of block
 // rank - i.
 template <class C, int kGroup = 0>
-__device__ __forceinline__ void StageForwardWeights(unsigned char* stage, const ForwardParams& p,
+__device__ __forceinline__ void StageForwardWeights(unsigned char* stage, const CommonParams& p,
                                                     const void* recurrent_kernel,
                                                     const Place<C>& place) {
   if constexpr (kGroup < C::kStageGroups) {
@@ -37,14 +38,26 @@ __device__ __forceinline__ void StageForwardWeights(unsigned char* stage, const 
   }
 }
 
-// The transpose of R as the A operand: rows are the warp's gates, K the units of the whole cluster.
+// The same of the input weights of a layer on another, whose output lies in order.
 template <class C, int kGroup = 0>
+__device__ __forceinline__ void StageInputWeights(unsigned char* stage, const CommonParams& p,
+                                                  const void* kernel, const Place<C>& place) {
+  if constexpr (kGroup < C::kStageGroups) {
+    StageWeights<C, true, kGroup * C::kStageRows, C::kStageRows>(stage, p, kernel, place.first_unit,
+                                                                 [](int staged) { return staged; });
+    CpAsyncCommit();
+    StageInputWeights<C, kGroup + 1>(stage, p, kernel, place);
+  }
+}
+
+// The transpose of R as the A operand: rows are the warp's gates, K the units of the whole cluster.
+template <class C, bool kStack, int kGroup = 0>
 __device__ __forceinline__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardSteps][4],
                                                    const unsigned char* stage,
                                                    const Place<C>& place) {
   if constexpr (kGroup < C::kStageGroups) {
     CpAsyncWait<C::kStageGroups - 1 - kGroup>();
-    __syncthreads();
+    BlockBarrier<C, kStack>();
     const int lane = place.lane;
     const unsigned char* const warp_stage = stage + place.warp * 16 * C::kBytes;
     constexpr int kSteps = C::kForwardSteps / C::kStageGroups;
@@ -68,7 +81,7 @@ __device__ __forceinline__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardS
         }
       }
     }
-    LoadForwardWeights<C, kGroup + 1>(a, stage, place);
+    LoadForwardWeights<C, kStack, kGroup + 1>(a, stage, place);
   }
 }
 
@@ -125,9 +138,9 @@ struct Record {
   }
 };
 
-template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1)
-    ClusterForwardKernel(const __grid_constant__ ForwardParams p) {
+template <class C, class Params>
+__device__ __forceinline__ void ForwardRecurrence(const Params& p) {
+  constexpr bool kStack = std::is_same_v<Params, StackForwardParams>;
   using E = typename C::Element;
   using S = typename C::Storage;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -135,11 +148,28 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   // After h, twice: R on its way into registers, then the output where it is not what is sent.
   unsigned char* const stage = shared + 2 * C::kHiddenBytes;
   const Place<C> place;
-  const ForwardJob& job = p.jobs[place.job];
+  const auto& job = p.jobs[place.job];
   const int lane = place.lane, warp = place.warp, rank = place.rank;
   const int hidden = p.hidden;
   const int unit = place.first_unit + place.LocalUnit();
   const bool unit_exists = unit < hidden;
+
+  [[maybe_unused]] Feed<C, ForwardFeed<C>> feed;
+  if constexpr (kStack) {
+    __shared__ __align__(8) uint64_t feed_words[2 * ForwardFeed<C>::kSlots];
+    __shared__ uint32_t warp_counts[C::kWarps];
+    feed = {KeptSharedAddress(shared + C::kForwardShared), KeptSharedAddress(feed_words),
+            KeptSharedAddress(warp_counts)};
+    if (place.thread == 0) feed.Init();
+    if (place.warp >= C::kWarps) {
+      BeginCourier<C>();
+      ClusterBarrier();
+      RunCouriers<C>(feed, p, job, place);
+      ClusterBarrier();
+      return;
+    }
+    BeginComputing<C>();
+  }
 
   // R first, since it takes longest; all else that comes from memory meanwhile.
   StageForwardWeights<C>(stage, p, job.recurrent_kernel, place);
@@ -220,7 +250,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   uint8_t valid[C::kTiles];
   // That of step s, to which x points.
   auto fetch = [&](int s) {
-    const bool prefetch = place.unit == 0 && s + kAhead < p.steps;
+    const bool prefetch = place.unit == 0 && s + kAhead < p.steps && IsProjected(job);
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
       valid[n] = 1;
@@ -228,7 +258,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       for (int g = 0; g < 4; ++g) raw[n][g] = 0;
       if (!has_row[n]) continue;
       const char* at = x + n * x_tile;
-      if (p.projection_is_float) {
+      if (!IsProjected(job)) {
+        // The product with the output of the layer below takes its place.
+      } else if (p.projection_is_float) {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
           raw[n][g] = __ldg(reinterpret_cast<const uint32_t*>(at + g * gate_stride));
@@ -285,8 +317,16 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       u / C::kGroup * group_bytes + place.column * 16 + u % C::kGroup * C::kBytes;
 
   uint32_t a[1][C::kForwardSteps][4];
-  LoadForwardWeights<C>(a, stage, place);
-  if (dropout.first != nullptr) __syncthreads();  // the stage is free for the output
+  LoadForwardWeights<C, kStack>(a, stage, place);
+  [[maybe_unused]] uint32_t w[1][C::kForwardSteps][4];
+  if constexpr (kStack) {
+    if (!IsProjected(job)) {
+      BlockBarrier<C, kStack>();
+      StageInputWeights<C>(stage, p, job.kernel, place);
+      LoadForwardWeights<C, kStack>(w, stage, place);
+    }
+  }
+  if (dropout.first != nullptr) BlockBarrier<C, kStack>();  // the stage is free for the output
   ClusterWait();
 
   for (int s = 0; s < p.steps; ++s) {
@@ -300,9 +340,19 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
     ForwardProduct<C> product;
     product.Begin();
+    if constexpr (kStack) {
+      if (!IsProjected(job)) {
+        feed.Wait(s);
+        if constexpr (C::kWarpgroup) FenceProxyAsync();
+        product.template Add<0, C::kForwardSteps>(w, feed.Slot(s), group_bytes, lane);
+      }
+    }
     // Message s - 1 is h after step s - 1.
     AddParts<C, 0>(product, a, base + before, group_bytes, place, mailbox, s - 1);
     product.End();
+    if constexpr (kStack) {
+      if (!IsProjected(job)) feed.Release(s, lane);
+    }
 
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
@@ -336,7 +386,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       }
     }
     if constexpr (C::kWarpgroup) FenceProxyAsync();
-    __syncthreads();
+    BlockBarrier<C, kStack>();
     if (s + 1 < p.steps) {
       // To the next block first, whose second part of K this is, then to the one after it.
       const uint32_t source = after + own;
@@ -372,7 +422,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (writes) {
       const bool is_valid = piece_valid != 0;
       seen |= is_valid;
-      if (p.return_sequences || s + 1 == p.steps) {
+      if (ReturnsSequences(p, job) || s + 1 == p.steps) {
         const unsigned char* const from =
             (dropout.first == nullptr ? shared + after + own : stage + (s & 1) * C::kOwnBytes) +
             piece_at;
@@ -387,6 +437,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       }
     }
     record.Advance(cell_step);
+    if constexpr (kStack) feed.Count(s + 1, warp, lane);
   }
 
 #pragma unroll
@@ -404,6 +455,19 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   }
   ClusterBarrier();
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    ClusterForwardKernel(const __grid_constant__ ForwardParams p) {
+  ForwardRecurrence<C>(p);
+}
+
+// All layers of a stack, a job each.
+template <class C>
+__global__ void __launch_bounds__(C::kThreads + kCourierThreads, 1)
+    StackForwardKernel(const __grid_constant__ StackForwardParams p) {
+  ForwardRecurrence<C>(p);
 }
 
 }  // namespace tfl::cuda::sm90

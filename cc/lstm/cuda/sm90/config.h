@@ -64,6 +64,10 @@ struct ClusterConfig {
   static constexpr int kOwnBytes = kUnits * kBytes * kRows;
   static constexpr int kForwardShared = 2 * kHiddenBytes + Max(2 * kOwnBytes, kStageBytes);
 
+  // In a stack also a ring of rows of the layer below.
+  static constexpr int kStackForwardSlots = 4;
+  static constexpr int kStackForwardShared = kForwardShared + kStackForwardSlots * kHiddenBytes;
+
   // Backward: the gradients of the block's gates and, as a fifth plane on its way to memory, h
   // before the step, twice; the partial sums of dh from every block, twice; those on their way out.
   static constexpr int kBackwardSteps = 4 * kUnits * kBytes / kStepBytes;
@@ -83,7 +87,26 @@ struct ClusterConfig {
   static constexpr int kSendBytes = kWarps * kMessages * kMessageRowBytes * 8;
   static constexpr int kBackwardShared =
       Max(2 * kGatesBytes + 2 * kReceiveBytes + kSendBytes, kStageBytes);
+
+  // In a stack also the product of the gate gradients of the layer above with the rows of its input
+  // weights that are the block's units: K is 4 * HIDDEN, kSourceSteps steps of it a warp; every
+  // warp's part of it, twice; a ring of row tiles of the factor.
+  static constexpr int kSourceSteps = 4 * HIDDEN * kBytes / kStepBytes / kWarps;
+  static constexpr int kSourcePitch = 4 * HIDDEN * kBytes + 16;
+  static_assert(kUnits * kSourcePitch <= kBackwardShared, "those weights are staged where R is");
+  static constexpr int kSourceTileBytes = 4 * HIDDEN * kBytes * 8;
+  static constexpr int kPartsBytes = TILES * kWarps * kUnits * 8 * int{sizeof(float)};
+  static constexpr int kStackBackwardSlots = 4;
+  static constexpr int kStackBackwardShared =
+      kBackwardShared + 2 * kPartsBytes + kStackBackwardSlots * kSourceTileBytes;
 };
+
+// The warps of a stack's block that do not compute (stack_feed.cuh): a warpgroup, so that the
+// others can have its registers. kCourierRegisters and twice kComputeRegisters are what three
+// warpgroups begin with.
+constexpr int kCourierThreads = 128;
+constexpr int kCourierRegisters = 40;
+constexpr int kComputeRegisters = 232;
 
 // The reserve: one record a cell and step, [steps + 1][kHidden / 4][batch][4 units], so that a warp
 // writes and reads one contiguous piece whatever the slices are. A record holds the step's gates

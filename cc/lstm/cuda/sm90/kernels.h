@@ -36,6 +36,15 @@ struct KernelList {
   X(Float16, 256) X(Float16, 384) X(Float16, 512) X(Tf32, 64) X(Tf32, 128) X(Tf32, 256)
 #define TFL_DECLARE(type, hidden) KernelList type##Kernels##hidden();
 TFL_CLUSTER_LISTS(TFL_DECLARE)
+// Likewise of stacks, whose kernels take StackForwardParams and StackBackwardParams.
+#define TFL_STACK_LISTS(X) \
+  X(Bfloat16, 128)         \
+  X(Bfloat16, 256)         \
+  X(Float16, 128)          \
+  X(Float16, 256)
+#define TFL_DECLARE_STACK(type, hidden) KernelList type##Stacks##hidden();
+TFL_STACK_LISTS(TFL_DECLARE_STACK)
+#undef TFL_DECLARE_STACK
 #undef TFL_DECLARE
 
 }  // namespace tfl::cuda::sm90

@@ -53,11 +53,13 @@ struct ForwardJob : CommonJob {
   void* reserve;
 };
 
-struct ForwardParams : CommonParams {
-  ForwardJob jobs[kMaxJobs];
+template <class Job, int kJobs>
+struct ForwardParamsOf : CommonParams {
+  Job jobs[kJobs];
   bool projection_is_float;
   bool weights_are_float;
 };
+using ForwardParams = ForwardParamsOf<ForwardJob, kMaxJobs>;
 
 struct BackwardJob : CommonJob {
   const void* reserve;
@@ -70,10 +72,34 @@ struct BackwardJob : CommonJob {
   void* grad_initial_c;
 };
 
-struct BackwardParams : CommonParams {
-  BackwardJob jobs[kMaxJobs];
+template <class Job, int kJobs>
+struct BackwardParamsOf : CommonParams {
+  Job jobs[kJobs];
   bool grad_gates_are_float;
 };
+using BackwardParams = BackwardParamsOf<BackwardJob, kMaxJobs>;
+
+// Layers of a stack that run at once, a job each, those that others wait for first. What a job
+// reads of its neighbour comes row by row as that one's blocks publish it: their counts of steps
+// whose rows are in memory, a word a block, kCountStride words a slice.
+constexpr int kMaxStackLayers = TFL_MAX_STACK_LAYERS;
+constexpr int kCountStride = 32;
+
+struct StackPart {
+  const void* source;  // the neighbour's rows, of `hidden` or 4 `hidden` elements; null for the
+                       // job that has none
+  const void* kernel;  // the input weights between the two layers
+  const uint32_t* source_counts;
+  uint32_t* counts;  // null where nothing waits for the job
+  bool weights_are_float;
+  bool layer_returns_sequences;
+};
+
+struct StackForwardJob : ForwardJob, StackPart {};
+using StackForwardParams = ForwardParamsOf<StackForwardJob, kMaxStackLayers>;
+
+struct StackBackwardJob : BackwardJob, StackPart {};
+using StackBackwardParams = BackwardParamsOf<StackBackwardJob, kMaxStackLayers>;
 
 }  // namespace tfl::cuda::sm90
 

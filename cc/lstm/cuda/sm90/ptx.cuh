@@ -58,6 +58,52 @@ __device__ __forceinline__ void ClusterBarrier() {
   ClusterWait();
 }
 
+// Of kThreads threads in whole warps, by barrier `id`; 0 is that of __syncthreads.
+template <int kThreads>
+__device__ __forceinline__ void BarSync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+
+// By all of a warpgroup.
+template <int kRegisters>
+__device__ __forceinline__ void SetMaxRegistersUp() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void SetMaxRegistersDown() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// A count that another block writes, past the L1 cache but without an order of its own.
+__device__ __forceinline__ uint32_t LdRelaxedGpu(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ void StReleaseGpu(uint32_t* p, uint32_t v) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+__device__ __forceinline__ void FenceGpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+__device__ __forceinline__ uint32_t LdAcquireShared(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ void StReleaseShared(uint32_t address, uint32_t v) {
+  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+// 16 bytes as CpAsync, but past the L1 cache, for what other blocks of the launch have written.
+__device__ __forceinline__ void CpAsyncL2(uint32_t shared, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+// Arrives at the barrier when the thread's copies so far have come; the barrier counts the thread.
+__device__ __forceinline__ void CpAsyncMbarrierArrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // kBytes, 4, 8 or 16, from global to shared memory; zeros unless `valid`.
 template <int kBytes>
 __device__ __forceinline__ void CpAsync(uint32_t shared, const void* global, bool valid) {
@@ -85,6 +131,10 @@ __device__ __forceinline__ void FenceMbarrierInit() {
 __device__ __forceinline__ void MbarrierArriveExpectTx(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
+}
+
+__device__ __forceinline__ void MbarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // Acquire at block scope (the default) is enough for what complete_tx counted, and does not drop

@@ -26,6 +26,24 @@ KernelList List() {
   return {sets, static_cast<int>(sizeof...(C))};
 }
 
+template <class C>
+KernelSet InstantiateStack() {
+  return {C::kHidden,
+          C::kClusterSize,
+          C::kRows,
+          C::kThreads + kCourierThreads,
+          C::kStackForwardShared,
+          C::kStackBackwardShared,
+          reinterpret_cast<const void*>(&StackForwardKernel<C>),
+          reinterpret_cast<const void*>(&StackBackwardKernel<C>)};
+}
+
+template <class... C>
+KernelList StackList() {
+  static const KernelSet sets[] = {InstantiateStack<C>()...};
+  return {sets, static_cast<int>(sizeof...(C))};
+}
+
 }  // namespace tfl::cuda::sm90
 
 #endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_INSTANTIATIONS_INSTANTIATE_CUH_
