@@ -10,16 +10,20 @@ void Schedule(void* pool, void (*fn)(void* arg), void* arg) {
   static_cast<tensorflow::thread::ThreadPool*>(pool)->Schedule([fn, arg] { fn(arg); });
 }
 
+tfl_cpu_runtime CpuRuntime(tensorflow::OpKernelContext* ctx) {
+  const auto* threads = ctx->device()->tensorflow_cpu_worker_threads();
+  return {threads->num_threads, &Schedule, threads->workers};
+}
+
+tfl_cuda_runtime CudaRuntime(tensorflow::OpKernelContext* ctx) {
+  auto* stream = ctx->op_device_context()->stream();
+  return {stream->platform_specific_handle().stream, stream->parent()->device_ordinal()};
+}
+
 }  // namespace
 
-CpuDevice::CpuDevice(tensorflow::OpKernelContext* ctx) {
-  const auto* threads = ctx->device()->tensorflow_cpu_worker_threads();
-  runtime_ = {threads->num_threads, &Schedule, threads->workers};
-}
+CpuDevice::CpuDevice(tensorflow::OpKernelContext* ctx) : CpuCore(CpuRuntime(ctx)) {}
 
-GpuDevice::GpuDevice(tensorflow::OpKernelContext* ctx) {
-  auto* stream = ctx->op_device_context()->stream();
-  runtime_ = {stream->platform_specific_handle().stream, stream->parent()->device_ordinal()};
-}
+GpuDevice::GpuDevice(tensorflow::OpKernelContext* ctx) : CudaCore(CudaRuntime(ctx)) {}
 
 }  // namespace tf_fused_lstm

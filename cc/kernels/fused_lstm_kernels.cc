@@ -35,23 +35,6 @@ absl::Status AllocateOutput(OpKernelContext* ctx, const char* name, size_t index
   return absl::OkStatus();
 }
 
-template <typename Device>
-absl::Status MakePlan(const Device& device, const StackSpec& spec, StackPlan* plan) {
-  return ToStatus(PlanStack(
-      spec,
-      [&](const tfl_lstm_spec& layer, tfl_lstm_sizes* sizes) { return device.Sizes(layer, sizes); },
-      plan));
-}
-
-template <typename Device>
-absl::Status RunForward(const Device& device, const StackSpec& spec, const StackPlan& plan,
-                        const StackForward& call) {
-  return ToStatus(RunStackForward(
-      spec, plan, call,
-      [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
-          const tfl_lstm_outputs& outputs) { return device.Forward(layer, inputs, outputs); }));
-}
-
 void SetForAll(StackSpec* spec, bool training) {
   for (tfl_lstm_spec& layer : *spec) {
     layer.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
@@ -74,7 +57,7 @@ class FusedLSTMOp : public OpKernel {
     SetForAll(&spec, false);
     const Device device(ctx);
     StackPlan plan;
-    TF_RETURN_IF_ERROR(MakePlan(device, spec, &plan));
+    TF_RETURN_IF_ERROR(ToStatus(PlanStack(device, spec, &plan)));
     call.outputs.assign(spec.size(), {});
     TF_RETURN_IF_ERROR(
         AllocateOutput(ctx, "output", 0, OutputShape(spec.back()), &call.outputs.back().output));
@@ -91,7 +74,7 @@ class FusedLSTMOp : public OpKernel {
     Tensor workspace;
     TF_RETURN_IF_ERROR(AllocateBytes(ctx, plan.forward_workspace_bytes, &workspace));
     call.workspace = workspace.data();
-    return RunForward(device, spec, plan, call);
+    return ToStatus(RunStackForward(device, spec, plan, call));
   }
 
   const LstmCall call_;
@@ -115,12 +98,7 @@ class FusedLSTMGradOp : public OpKernel {
     const Tensor* given = nullptr;
     TF_RETURN_IF_ERROR(ctx->input("reserve", &given));
     StackPlan plan;
-    TF_RETURN_IF_ERROR(ToStatus(PlanStackFor(
-        given->NumElements(),
-        [&](const tfl_lstm_spec& layer, tfl_lstm_sizes* sizes) {
-          return device.Sizes(layer, sizes);
-        },
-        &spec, &plan)));
+    TF_RETURN_IF_ERROR(ToStatus(PlanStackFor(given->NumElements(), device, &spec, &plan)));
 
     Forward again;  // alive until backward is queued
     bool keeps = false;
@@ -144,12 +122,7 @@ class FusedLSTMGradOp : public OpKernel {
     Tensor workspace;
     TF_RETURN_IF_ERROR(AllocateBytes(ctx, plan.backward_workspace_bytes, &workspace));
     call.workspace = workspace.data();
-    return ToStatus(
-        RunStackBackward(spec, plan, call,
-                         [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
-                             const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) {
-                           return device.Backward(layer, inputs, saved, gradients);
-                         }));
+    return ToStatus(RunStackBackward(device, spec, plan, call));
   }
 
   static absl::Status AllocateCell(OpKernelContext* ctx, const tfl_lstm_spec& spec, size_t cell,
@@ -197,7 +170,7 @@ class FusedLSTMGradOp : public OpKernel {
       TF_RETURN_IF_ERROR(AllocateBytes(ctx, plan.forward_workspace_bytes, &workspace));
       call.reserve = reserve.data();
       call.workspace = workspace.data();
-      return RunForward(device, spec, plan, call);
+      return ToStatus(RunStackForward(device, spec, plan, call));
     }
   };
 

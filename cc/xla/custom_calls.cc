@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/log/log.h"
+#include "cc/kernels/core_device.h"
 #include "cc/kernels/lstm_stack.h"
 #include "cc/lstm/lstm.h"
 #include "cc/xla/lstm_attributes.h"
@@ -126,14 +127,6 @@ ffi::Error CheckWorkspace(int64_t has, int64_t needs) {
 }
 
 template <typename Device>
-ffi::Error Plan(const Device& device, const StackSpec& spec, StackPlan* plan) {
-  return ToError(PlanStack(
-      spec,
-      [&](const tfl_lstm_spec& layer, tfl_lstm_sizes* sizes) { return device.Sizes(layer, sizes); },
-      plan));
-}
-
-template <typename Device>
 ffi::Error Forward(const Device& device, const ffi::RemainingArgs& args,
                    const ffi::RemainingRets& rets, const LstmAttributes& attributes) {
   const StackSpec& spec = attributes.spec;
@@ -142,7 +135,7 @@ ffi::Error Forward(const Device& device, const ffi::RemainingArgs& args,
     return error;
   }
   StackPlan plan;
-  if (ffi::Error error = Plan(device, spec, &plan); error.failure()) return error;
+  if (ffi::Error error = ToError(PlanStack(device, spec, &plan)); error.failure()) return error;
   Reader operands(args);
   Reader results(rets);
   StackForward call;
@@ -160,10 +153,7 @@ ffi::Error Forward(const Device& device, const ffi::RemainingArgs& args,
       error.failure()) {
     return error;
   }
-  return ToError(RunStackForward(
-      spec, plan, call,
-      [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
-          const tfl_lstm_outputs& outputs) { return device.Forward(layer, inputs, outputs); }));
+  return ToError(RunStackForward(device, spec, plan, call));
 }
 
 template <typename Device>
@@ -179,7 +169,7 @@ ffi::Error Backward(const Device& device, const ffi::RemainingArgs& args,
     return error;
   }
   StackPlan plan;
-  if (ffi::Error error = Plan(device, spec, &plan); error.failure()) return error;
+  if (ffi::Error error = ToError(PlanStack(device, spec, &plan)); error.failure()) return error;
   Reader operands(args);
   Reader results(rets);
   StackBackward call;
@@ -209,58 +199,12 @@ ffi::Error Backward(const Device& device, const ffi::RemainingArgs& args,
       error.failure()) {
     return error;
   }
-  return ToError(
-      RunStackBackward(spec, plan, call,
-                       [&](const tfl_lstm_spec& layer, const tfl_lstm_inputs& inputs,
-                           const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) {
-                         return device.Backward(layer, inputs, saved, gradients);
-                       }));
+  return ToError(RunStackBackward(device, spec, plan, call));
 }
 
-// XLA's intra-op pool, which is TensorFlow's. A run without one has the calling thread alone.
-class CpuDevice {
- public:
-  CpuDevice(ffi::ThreadPool* pool, int32_t num_threads)
-      : runtime_{pool->num_threads() > 0 ? num_threads : 1, &Schedule, pool} {}
-  tfl_status Sizes(const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) const {
-    return tfl_cpu_lstm_sizes(&spec, runtime_.num_threads, sizes);
-  }
-  tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
-                     const tfl_lstm_outputs& outputs) const {
-    return tfl_cpu_lstm_forward(&spec, &inputs, &outputs, &runtime_);
-  }
-  tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
-                      const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) const {
-    return tfl_cpu_lstm_backward(&spec, &inputs, &saved, &gradients, &runtime_);
-  }
-
- private:
-  static void Schedule(void* pool, void (*fn)(void* arg), void* arg) {
-    static_cast<ffi::ThreadPool*>(pool)->Schedule([fn, arg] { fn(arg); });
-  }
-
-  tfl_cpu_runtime runtime_;
-};
-
-// XLA's stream.
-class GpuDevice {
- public:
-  GpuDevice(void* stream, int32_t device) : runtime_{stream, device} {}
-  tfl_status Sizes(const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) const {
-    return tfl_cuda_lstm_sizes(&spec, runtime_.device, sizes);
-  }
-  tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
-                     const tfl_lstm_outputs& outputs) const {
-    return tfl_cuda_lstm_forward(&spec, &inputs, &outputs, &runtime_);
-  }
-  tfl_status Backward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
-                      const tfl_lstm_saved& saved, const tfl_lstm_gradients& gradients) const {
-    return tfl_cuda_lstm_backward(&spec, &inputs, &saved, &gradients, &runtime_);
-  }
-
- private:
-  tfl_cuda_runtime runtime_;
-};
+void Schedule(void* pool, void (*fn)(void* arg), void* arg) {
+  static_cast<ffi::ThreadPool*>(pool)->Schedule([fn, arg] { fn(arg); });
+}
 
 enum class Direction { kForward, kBackward };
 
@@ -279,7 +223,9 @@ ffi::Error OnCpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRe
                  ffi::Dictionary dictionary) {
   LstmAttributes attributes;
   if (ffi::Error error = FromDictionary(dictionary, &attributes); error.failure()) return error;
-  return Run<direction>(CpuDevice(&pool, attributes.num_threads), args, rets, attributes);
+  // XLA's intra-op pool, which is TensorFlow's. A run without one has the calling thread alone.
+  const int32_t threads = pool.num_threads() > 0 ? attributes.num_threads : 1;
+  return Run<direction>(CpuCore({threads, &Schedule, &pool}), args, rets, attributes);
 }
 
 template <Direction direction>
@@ -287,7 +233,7 @@ ffi::Error OnGpu(void* stream, int32_t device, ffi::RemainingArgs args, ffi::Rem
                  ffi::Dictionary dictionary) {
   LstmAttributes attributes;
   if (ffi::Error error = FromDictionary(dictionary, &attributes); error.failure()) return error;
-  return Run<direction>(GpuDevice(stream, device), args, rets, attributes);
+  return Run<direction>(CudaCore({stream, device}), args, rets, attributes);
 }
 
 template <Direction direction>

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/kernels/core_device.h"
 #include "cc/kernels/lstm_call.h"
 #include "cc/xla/lstm_attributes.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
@@ -98,28 +99,27 @@ class LstmXlaKernel : public XlaOpKernel {
   absl::Status Plan(XlaOpKernelContext* ctx, int64_t reserve_bytes, LstmAttributes* attributes,
                     StackPlan* plan) const {
     const int ordinal = std::max(ctx->compiler()->options().device_ordinal, 0);
-    return ToStatus(PlanStackFor(
-        reserve_bytes,
-        [&](const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) {
-          return on_gpu_ ? tfl_cuda_lstm_sizes(&spec, ordinal, sizes)
-                         : CpuSizes(spec, attributes->num_threads, sizes);
-        },
-        &attributes->spec, plan));
+    return ToStatus(
+        on_gpu_ ? PlanStackFor(reserve_bytes, CudaCore({nullptr, ordinal}), &attributes->spec, plan)
+                : PlanStackFor(reserve_bytes, CpuSizes{{}, attributes->num_threads},
+                               &attributes->spec, plan));
   }
 
   // The same buffers must do for a run without a thread pool. The reserve does not depend on it.
-  static tfl_status CpuSizes(const tfl_lstm_spec& spec, int32_t num_threads,
-                             tfl_lstm_sizes* sizes) {
-    tfl_lstm_sizes alone;
-    tfl_status status = tfl_cpu_lstm_sizes(&spec, 1, &alone);
-    if (status.code == TFL_OK) status = tfl_cpu_lstm_sizes(&spec, num_threads, sizes);
-    if (status.code != TFL_OK) return status;
-    sizes->forward_workspace_bytes =
-        std::max(sizes->forward_workspace_bytes, alone.forward_workspace_bytes);
-    sizes->backward_workspace_bytes =
-        std::max(sizes->backward_workspace_bytes, alone.backward_workspace_bytes);
-    return status;
-  }
+  struct CpuSizes : LayersInTurn {
+    int32_t num_threads;
+    tfl_status Sizes(const tfl_lstm_spec& spec, tfl_lstm_sizes* sizes) const {
+      tfl_lstm_sizes alone;
+      tfl_status status = tfl_cpu_lstm_sizes(&spec, 1, &alone);
+      if (status.code == TFL_OK) status = tfl_cpu_lstm_sizes(&spec, num_threads, sizes);
+      if (status.code != TFL_OK) return status;
+      sizes->forward_workspace_bytes =
+          std::max(sizes->forward_workspace_bytes, alone.forward_workspace_bytes);
+      sizes->backward_workspace_bytes =
+          std::max(sizes->backward_workspace_bytes, alone.backward_workspace_bytes);
+      return status;
+    }
+  };
 
   // output, final_h of every cell, final_c likewise, reserve.
   absl::StatusOr<std::vector<xla::XlaOp>> EmitForward(XlaOpKernelContext* ctx,

@@ -157,7 +157,8 @@ TEST_P(StackTest, SizesAndLayers) {
   } cases[] = {{2, 1, 1, 5, 128},    {2, 3, 2, 40, 72},    {3, 16, 7, 33, 256},
                {4, 16, 64, 16, 128}, {2, 50, 17, 7, 256},  {4, 3, 130, 12, 200},
                {2, 1, 64, 256, 256}, {3, 50, 7, 9, 136},   {8, 16, 7, 3, 128},
-               {4, 64, 9, 20, 256},  {2, 100, 5, 64, 256}, {2, 200, 5, 8, 104}};
+               {4, 64, 9, 20, 256},  {2, 100, 5, 64, 256}, {2, 200, 5, 8, 104},
+               {3, 300, 4, 8, 64}};
   for (const auto& c : cases) {
     Check(Specs(c.layers, c.batch, c.steps, c.input, c.hidden, GetParam()), c.layers + c.hidden);
     if (HasFailure()) return;
@@ -169,7 +170,7 @@ TEST_P(StackTest, RandomFlags) {
   const auto flag = [&] { return static_cast<uint8_t>(random() % 2); };
   for (int i = 0; i < 40; ++i) {
     StackSpecs specs = Specs(2 + random() % 3, 1 + random() % 20, 1 + random() % 12,
-                             1 + random() % 70, 72 + random() % 24 * 8, GetParam());
+                             1 + random() % 70, 8 + random() % 32 * 8, GetParam());
     tfl_lstm_spec flags = specs[0];
     flags.time_major = flag();
     flags.has_mask = random() % 3 != 0;
@@ -217,7 +218,7 @@ TEST_P(StackTest, RunsAreBitEqualAlsoFromAGraph) {
 
 // Every kernel in a few steps: short enough for compute-sanitizer.
 TEST_P(StackTest, Short) {
-  for (int64_t hidden : {104, 256}) {
+  for (int64_t hidden : {40, 104, 256}) {
     for (int64_t batch : {3, 40, 150}) {
       StackSpecs specs = Specs(2, batch, 3, 8, hidden, GetParam());
       for (tfl_lstm_spec& spec : specs) spec.has_mask = spec.num_recurrent_dropout_masks = 1;

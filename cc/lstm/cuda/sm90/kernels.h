@@ -38,8 +38,10 @@ struct KernelList {
 TFL_CLUSTER_LISTS(TFL_DECLARE)
 // Likewise of stacks, whose kernels take StackForwardParams and StackBackwardParams.
 #define TFL_STACK_LISTS(X) \
+  X(Bfloat16, 64)          \
   X(Bfloat16, 128)         \
   X(Bfloat16, 256)         \
+  X(Float16, 64)           \
   X(Float16, 128)          \
   X(Float16, 256)
 #define TFL_DECLARE_STACK(type, hidden) KernelList type##Stacks##hidden();
