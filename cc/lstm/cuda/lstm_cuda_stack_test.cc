@@ -266,32 +266,66 @@ INSTANTIATE_TEST_SUITE_P(Types, StackTest, ::testing::Values(TFL_BFLOAT16, TFL_F
                            return info.param == TFL_BFLOAT16 ? "bfloat16" : "float16";
                          });
 
-// Clusters that fit at a time, for two kernels of at most 8 and 32 rows of 256 units.
-TEST(StackSlices, AreAsNarrowAsLetsAllLayersRun) {
-  cuda::sm90::KernelSet sets[2] = {};
-  sets[0].hidden = sets[1].hidden = 256;
-  sets[0].cluster_size = sets[1].cluster_size = 8;
-  sets[0].rows = 8;
-  sets[1].rows = 32;
+// Kernels of at most 8, 16 and 32 rows of 256 units.
+cuda::sm90::KernelList SetsOf256() {
+  static cuda::sm90::KernelSet sets[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    sets[i].hidden = 256;
+    sets[i].cluster_size = 8;
+    sets[i].rows = 8 << i;
+  }
+  return {sets, 3};
+}
+
+TEST(StackSlices, LetAllLayersRunAtOnce) {
   const struct {
     int64_t batch;
     int layers, clusters;
+    bool forward;
     int set;
     int64_t rows, slices;
   } rows[] = {
-      {16, 1, 15, 0, 2, 8},    {16, 2, 15, 0, 4, 4},   {16, 4, 15, 0, 6, 3},  {16, 7, 15, 0, 8, 2},
-      {64, 1, 15, 0, 6, 11},   {64, 2, 15, 1, 10, 7},  {64, 4, 15, 1, 22, 3}, {64, 8, 15, -1, 0, 0},
-      {1, 8, 15, 0, 2, 1},     {1, 8, 7, -1, 0, 0},    {32, 8, 15, 1, 32, 1}, {34, 8, 15, -1, 0, 0},
-      {480, 1, 15, 1, 32, 15}, {481, 1, 15, -1, 0, 0}, {8, 2, 0, -1, 0, 0},
+      {16, 2, 15, true, 0, 4, 4},   {16, 4, 15, true, 0, 6, 3},   {16, 7, 15, true, 0, 8, 2},
+      {64, 2, 15, true, 1, 10, 7},  {64, 4, 15, true, 2, 22, 3},  {64, 8, 15, true, -1, 0, 0},
+      {1, 8, 15, true, 0, 2, 1},    {1, 8, 7, true, -1, 0, 0},    {32, 8, 15, true, 2, 32, 1},
+      {34, 8, 15, true, -1, 0, 0},  {224, 2, 15, true, 2, 32, 7}, {225, 2, 15, true, -1, 0, 0},
+      {8, 2, 0, true, -1, 0, 0},    {16, 4, 15, false, 0, 6, 3},  {64, 2, 15, false, 1, 10, 7},
+      {64, 4, 15, false, 2, 22, 3}, {64, 8, 15, false, -1, 0, 0},
   };
   for (const auto& row : rows) {
     SCOPED_TRACE(std::to_string(row.batch) + " " + std::to_string(row.layers));
-    const int clusters[] = {row.clusters, row.clusters};
+    const int clusters[] = {row.clusters, row.clusters, row.clusters};
     const cuda::sm90::StackSlices slices =
-        cuda::sm90::ChooseStackSlices({sets, 2}, clusters, row.batch, row.layers);
+        cuda::sm90::ChooseStackSlices(SetsOf256(), clusters, row.batch, row.layers, row.forward);
     EXPECT_EQ(slices.set, row.set);
     EXPECT_EQ(slices.rows, row.rows);
     EXPECT_EQ(slices.slices, row.slices);
+  }
+}
+
+// By measurement: docs/performance.md. The times of single layers are those of the cluster's plan.
+TEST(StackPays, WhereItWasFaster) {
+  const struct {
+    int64_t batch, steps;
+    int layers;
+    int64_t forward_ns, backward_ns;
+    bool forward, backward;
+  } rows[] = {
+      {16, 64, 2, 620, 868, true, true},
+      {16, 64, 4, 620, 868, true, true},
+      {64, 64, 2, 578, 809, true, false},
+      {64, 64, 4, 578, 809, true, false},
+  };
+  const int clusters[] = {15, 15, 15};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(std::to_string(row.batch) + " " + std::to_string(row.layers));
+    for (bool forward : {false, true}) {
+      const cuda::sm90::StackSlices slices =
+          cuda::sm90::ChooseStackSlices(SetsOf256(), clusters, row.batch, row.layers, forward);
+      EXPECT_EQ(cuda::sm90::StackPays(row.steps, row.layers, slices.step_ns,
+                                      forward ? row.forward_ns : row.backward_ns),
+                forward ? row.forward : row.backward);
+    }
   }
 }
 

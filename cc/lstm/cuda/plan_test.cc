@@ -80,6 +80,7 @@ TEST(MakePlan, Table) {
       {1024, Ampere(), true, "grid", nullptr, nullptr},
       {256, Hopper(), true, "cluster", nullptr, nullptr},
       {256, Hopper(), false, "cluster", "cluster", nullptr},
+      {256, Hopper(), false, "wavefront", "cluster", nullptr},
       {64, Hopper(), true, "nonsense", nullptr, nullptr},
   };
   for (const Row& row : rows) {

@@ -112,7 +112,8 @@ bool ClusterBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& lim
 }
 
 int64_t ClusterStepNanoseconds(const tfl_lstm_spec& spec, bool forward) {
-  return Choose(spec, spec.num_directions, forward).step_ns;
+  const int64_t step_ns = Choose(spec, spec.num_directions, forward).step_ns;
+  return forward ? step_ns : step_ns * 7 / 5;
 }
 
 int ClusterPaddedHidden(const tfl_lstm_spec& spec) {

@@ -12,18 +12,38 @@
 namespace tfl::cuda {
 namespace sm90 {
 
+namespace {
+
+// Nanoseconds of a step of all layers, as measured (docs/performance.md). A layer backward works at
+// its row tiles one after the other, and at each reads four times what it reads forward.
+int64_t StackStepCost(const KernelSet& set, int64_t rows, bool forward) {
+  if (forward) return StepCost(set, rows) + set.hidden * set.rows / 32 + 200;
+  const int64_t tiles = (rows + 7) / 8;
+  return tiles * (1270 + 215 * (tiles - 1)) + set.rows;
+}
+
+}  // namespace
+
 StackSlices ChooseStackSlices(const KernelList& sets, const int* clusters, int64_t batch,
-                              int layers) {
+                              int layers, bool forward) {
   StackSlices best = {-1, 0, 0, std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < sets.count; ++i) {
     const KernelSet& set = sets.sets[i];
     const int64_t a_layer = clusters[i] / layers;
     if (a_layer == 0 || a_layer * set.rows < batch) continue;
     const int64_t rows = ((batch + a_layer - 1) / a_layer + 1) / 2 * 2;
-    const int64_t step_ns = StepCost(set, rows) + set.hidden * set.rows / 32;
+    const int64_t step_ns = StackStepCost(set, rows, forward);
     if (step_ns < best.step_ns) best = {i, rows, (batch + rows - 1) / rows, step_ns};
   }
   return best;
+}
+
+bool StackPays(int64_t steps, int layers, int64_t step_ns, int64_t single_step_ns) {
+  // A layer begins so many steps after its neighbour. Launch, weights and a projection take their
+  // time once, or in every layer.
+  constexpr int64_t kLag = 6, kOnceNs = 13000, kLayerNs = 10000;
+  return (steps + kLag * (layers - 1)) * step_ns + kOnceNs <
+         layers * (steps * single_step_ns + kLayerNs);
 }
 
 namespace {
@@ -47,7 +67,7 @@ StackSlices Choose(const tfl_lstm_spec& spec, int layers, bool forward) {
   for (int i = 0; i < std::min(list.count, kMostSets); ++i) {
     clusters[i] = MaxClusters(list.sets[i], forward);
   }
-  return ChooseStackSlices(list, clusters, spec.batch, layers);
+  return ChooseStackSlices(list, clusters, spec.batch, layers, forward);
 }
 
 // Whether `upper` can take its rows from `lower` while both run.
@@ -76,11 +96,8 @@ bool Supported(const tfl_lstm_spec* specs, int layers, bool only_if_faster,
   }
   const StackSlices slices = Choose(spec, layers, forward);
   if (slices.set < 0) return false;
-  if (!only_if_faster) return true;
-  // A layer begins so many steps after the one below it.
-  constexpr int64_t kLag = 6;
-  return (spec.steps + kLag * (layers - 1)) * slices.step_ns <
-         layers * spec.steps * ClusterStepNanoseconds(spec, forward);
+  return !only_if_faster ||
+         StackPays(spec.steps, layers, slices.step_ns, ClusterStepNanoseconds(spec, forward));
 }
 
 // Fills in how job i reads that of i - 1, and is read.

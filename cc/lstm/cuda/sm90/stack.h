@@ -38,8 +38,8 @@ tfl_status ClusterStackBackward(const BackwardRecurrence* calls, const void* con
 
 namespace sm90 {
 
-// How a stack's layers are cut into slices of the batch: as narrow as lets all of them be on the
-// device at once. `set` is an index, negative where they do not fit.
+// How a stack's layers are cut into slices of the batch: as lets all of them be on the device at
+// once and takes the least time. `set` is an index, negative where they do not fit.
 struct StackSlices {
   int set;
   int64_t rows;
@@ -49,7 +49,10 @@ struct StackSlices {
 
 // clusters[i]: how many of sets.sets[i] the device runs at a time.
 StackSlices ChooseStackSlices(const KernelList& sets, const int* clusters, int64_t batch,
-                              int layers);
+                              int layers, bool forward);
+
+// Whether all layers at once take less time than one after the other with single_step_ns a step.
+bool StackPays(int64_t steps, int layers, int64_t step_ns, int64_t single_step_ns);
 
 }  // namespace sm90
 
