@@ -57,6 +57,13 @@ def _folder_exists(text: str) -> Path:
     return path
 
 
+def _report(text: str) -> reports.Report:
+    try:
+        return reports.Report.read(Path(text))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -117,6 +124,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="list what runs inside one call instead, for the peers on TensorFlow",
     )
+    parser.add_argument(
+        "--beside",
+        type=_report,
+        metavar="FILE",
+        help="show, write and draw the peers of an earlier report (--json) too",
+    )
     parser.add_argument("--json", type=_folder_exists, metavar="FILE", help="write the report")
     parser.add_argument("--plot", type=_folder_exists, metavar="FILE.png", help="draw the report")
     return parser
@@ -174,8 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.kernels and len(on_tensorflow) > 1:
         # Two CUPTIs in one process: PyTorch's of CUDA 13 beside TensorFlow's of CUDA 12 crashed it.
         parser.error("--kernels takes peers on TensorFlow or others in one run: choose by --peers")
-    if options.profile and (options.json or options.plot):
-        parser.error("--profile writes no report: leave out --json and --plot")
+    if options.profile and (options.beside or options.json or options.plot):
+        parser.error("--profile writes no report: leave out --beside, --json and --plot")
     console = Console()
     with console.status("Starting"):
         settings = _start(options)
@@ -203,6 +216,11 @@ def main(arguments: list[str] | None = None) -> int:
             progress=advance,
         )
     report = reports.Report.of(measurements, settings)
+    if options.beside:
+        try:
+            report = report.beside(options.beside)
+        except ValueError as error:
+            console.print(f"[red]--beside: {error}[/red]")
     console.print(reports.render(report))
     if options.json:
         report.write(options.json)

@@ -29,7 +29,7 @@ def _colors(peers: list[str]) -> dict[str, str]:
 def _shape_label(shape: str) -> str:
     batch, steps, input_size, hidden = shape.split(",")
     sizes = f"hidden {hidden}" if input_size == hidden else f"{input_size} to {hidden}"
-    return f"batch {batch}, {steps} steps\n{sizes}"
+    return f"batch {batch}\n{steps} steps\n{sizes}"
 
 
 def _panel(axes: Any, ms: list[Measurement], all_shapes: list[str], colors: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,23 @@ class Report:
             raise ValueError(f"{path} holds no benchmark report of format {FORMAT}")
         measurements = [Measurement(**entry) for entry in content.pop("measurements")]
         return cls(**content, measurements=measurements)
+
+    def beside(self, earlier: Report) -> Report:
+        """This report with the peers of an earlier one that it has not measured itself.
+
+        Raises:
+            ValueError: The other was measured on another machine or with other settings.
+        """
+        for what, own, other in (
+            ("settings", self.settings, earlier.settings),
+            ("GPUs", self.machine["gpus"], earlier.machine["gpus"]),
+            ("processor", self.machine["cpu"], earlier.machine["cpu"]),
+        ):
+            if own != other:
+                raise ValueError(f"a report to stand beside has other {what}: {other}, not {own}")
+        peers = {m.peer for m in self.measurements}
+        others = [m for m in earlier.measurements if m.peer not in peers]
+        return replace(self, measurements=[*self.measurements, *others])
 
     def quantity(self) -> str:
         """What the times are times of."""

@@ -203,6 +203,20 @@ def test_report_is_read_back(tmp_path):
         report.Report.read(path)
 
 
+def test_peers_of_an_earlier_report_stand_beside():
+    now = report.Report.of([_measurement("fused", "forward", 1.0)], SETTINGS)
+    both = now.beside(_report())
+    medians = {(m.peer, m.mode): m.median for m in both.measurements if m.status == "ok"}
+    assert medians == {("fused", "forward"): 1.0, ("other", "forward"): 3.0}
+    assert report.ratio(both.measurements[1], both.measurements) == pytest.approx(3.0)
+    for elsewhere in (
+        dataclasses.replace(_report(), settings={**_report().settings, "dtype": "float64"}),
+        dataclasses.replace(_report(), machine={**_report().machine, "gpus": ["another"]}),
+    ):
+        with pytest.raises(ValueError, match="other"):
+            now.beside(elsewhere)
+
+
 def test_tables_hold_times_ratios_and_findings():
     console = Console(record=True, width=100, file=io.StringIO())
     console.print(report.render(_report()))
@@ -253,6 +267,7 @@ def test_fused_call_is_one_op():
         ["--threads", "0"],
         ["--set", "none"],
         ["--kernels", "--peers", "fused,torch-graph"],
+        ["--beside", "no-such-file"],
     ],
 )
 def test_command_line_refuses(arguments, capsys):
