@@ -43,6 +43,15 @@ def without_autocast() -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if _autocast_scope is None else _autocast_scope(None)
 
 
+def track_in_checkpoints(layer: Any, parts: Sequence[Any]) -> None:
+    """Makes TensorFlow's checkpoints of a layer hold the layers that it has in a list, which Keras
+    3 leaves out of them.
+    """
+    if not USES_TF_KERAS and hasattr(layer, "_track_trackable"):
+        for part in parts:
+            layer._track_trackable(part, name=part.name)
+
+
 def keras_chooses_jit() -> bool:
     """Whether Keras is asking on its own behalf, for `compile(jit_compile="auto")`."""
     frame: FrameType | None = sys._getframe(1)

@@ -97,6 +97,7 @@ class FusedLSTMStack(keras.layers.Layer):
             for index in range(len(self.units))
             for is_backward in ((False, True) if self.bidirectional else (False,))
         ]
+        _keras.track_in_checkpoints(self, self.cell_layers)
         self._last_reason: str | None = None
 
     def _make_cell_layer(self, index: int, is_backward: bool, arguments: dict[str, Any]) -> Any:
