@@ -15,11 +15,11 @@
 namespace tfl::cuda {
 namespace {
 
-// Room for the most that any plan exchanges: two buffers for every resident group.
+// Room for the most that any plan exchanges: two buffers for every resident block.
+constexpr int64_t kMaxBlocks = 160;
 constexpr int64_t kMaxGroups = 8;
-constexpr int64_t kMaxHidden = 1024;
-constexpr int64_t kMaxRows = 32;
 constexpr int64_t kCounterBytes = kMaxGroups * kGridCounters * kGridCounterPitch * 4;
+constexpr int64_t kStateBytes = 64 * kGridUnits * 2;  // a block's 16-bit h; TF32 has 32 rows
 
 struct ForwardScratch {
   void* exchange;
@@ -28,7 +28,7 @@ struct ForwardScratch {
 
   explicit ForwardScratch(void* base) {
     Arena arena(base);
-    exchange = arena.Take(kMaxGroups * 2 * kMaxHidden * kMaxRows * 2);
+    exchange = arena.Take(kMaxBlocks * 2 * kStateBytes);
     counters = arena.Take(kCounterBytes);
     bytes = arena.used();
   }
@@ -43,8 +43,8 @@ struct BackwardScratch {
 
   BackwardScratch(const tfl_lstm_spec& spec, void* base) {
     Arena arena(base);
-    exchange = arena.Take(kMaxGroups * 2 * 4 * kMaxHidden * kMaxRows * 2);
-    partials = arena.Take(kMaxGroups * 2 * 4 * kMaxHidden * kMaxRows * 4);
+    exchange = arena.Take(kMaxBlocks * 2 * 4 * kStateBytes);
+    partials = arena.Take(kMaxBlocks * 2 * 4 * kStateBytes * 4);  // words of 8 bytes
     counters = arena.Take(kCounterBytes);
     for (int64_t*& first : first_valid) {
       first = static_cast<int64_t*>(
@@ -79,7 +79,8 @@ tfl_status PlanOnDevice(const tfl_lstm_spec& spec, GridDirection direction, int 
     blocks = std::min(blocks, resident_blocks / directions);
     *fits = blocks != 0 && MakeGridPlan(spec, limits, direction, blocks, plan);
   } while (*fits && plan->rows != rows);
-  *fits = *fits && directions * plan->groups <= kMaxGroups;
+  const int all_groups = directions * plan->groups;
+  *fits = *fits && all_groups <= kMaxGroups && all_groups * plan->blocks_per_group <= kMaxBlocks;
   return Ok();
 }
 

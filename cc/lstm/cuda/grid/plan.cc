@@ -36,7 +36,10 @@ bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDir
   if (resident_blocks != 0) blocks = std::min(blocks, resident_blocks);
   const int groups = blocks / plan->blocks_per_group;
   if (groups == 0) return false;
-  plan->rows = spec.batch <= 16 * groups ? 16 : 32;
+  // The more flights a step has, the less of an exchange is waited for; 64 rows fit the shared
+  // memory of the smallest size.
+  const bool fits_64 = plan->padded_hidden == 512 && !wide_factors;
+  plan->rows = spec.batch <= 16 * groups ? 16 : (spec.batch <= 32 * groups || !fits_64 ? 32 : 64);
   plan->slices = (spec.batch + plan->rows - 1) / plan->rows;
   plan->groups = static_cast<int>(std::min<int64_t>(groups, plan->slices));
   // Every pass runs through all steps: for large batches a product a step is faster.
@@ -51,7 +54,7 @@ bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDir
   const int forward_staging = plan->padded_hidden * (staged_rows * element + kPadding);
   const int backward_staging = staged_rows * (plan->padded_hidden * element + kPadding);
   plan->shared_bytes = std::max({buffers + sums, forward_staging, backward_staging});
-  constexpr int kStaticBytes = 4096;
+  constexpr int kStaticBytes = 10 << 10;
   return plan->shared_bytes + kStaticBytes <= limits.shared_bytes_per_block;
 }
 

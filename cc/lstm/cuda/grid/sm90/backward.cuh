@@ -79,40 +79,60 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     __cluster_dims__(kGridClusterBlocks, 1, 1)
         BackwardKernel(const __grid_constant__ GridBackwardParams p) {
   using C = Config<T, T, kHidden, kRows>;
-  constexpr int kTiles = C::kTiles;
+  constexpr int kFlights = C::kFlights;
   constexpr int kUnitTiles = kHidden / kTileUnits;
-  constexpr int kExchangeBytes = kQuarters * C::kBufferBytes;
-  // Partial sums of 16 units and all rows, from one block to another, as mma fragments.
-  constexpr int kPartialFloats = kGridUnits * kRows;
+  constexpr int kChunkCounters = kQuarters * C::kChunks;
+  // Words of partial sums of 16 units and a flight's rows, from one block to another.
+  constexpr int kPartials = kGridUnits * kGridFlightRows;
+  constexpr int kFlightPartials = 2 * C::kBlocks * kQuarters * kPartials;
   static_assert(kUnitTiles % kGridClusterBlocks == 0, "blocks of a cluster share their quarter");
-  static_assert(2 * kUnitTiles + C::kBlocks <= kGridCounters);
+  static_assert(kFlights * kChunkCounters <= kGridCounters);
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ __align__(8) uint64_t full[2 * C::kChunks];
+  __shared__ __align__(8) uint64_t full[kFlights][2][C::kChunks];
+  // Gate gradients of the block's units, core matrices like those read.
+  __shared__ uint4 outgoing[kFlights][kGridUnits * kGridFlightRows * C::kElement / 4];
   const int any_group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
   const int group = any_group % p.groups;
   const GridBackwardDirection& q = p.directions[any_group / p.groups];
   const int quarter = block / kUnitTiles, tile = block % kUnitTiles;
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
+  if (threadIdx.x == 0) InitBarriers<C>(ptx::SharedAddress(full));
   const uint32_t buffers = ptx::SharedAddress(shared), barriers = ptx::SharedAddress(full);
-  if (threadIdx.x == 0) InitBarriers<C>(barriers);
-  unsigned char* exchange =
-      static_cast<unsigned char*>(p.exchange) + size_t(any_group) * 2 * kExchangeBytes;
   uint32_t* counters = p.counters + any_group * kGridCounters * kGridCounterPitch;
-  uint32_t* partial_counters = counters + 2 * kUnitTiles * kGridCounterPitch;
+  // partials: [flights][2][to block][from quarter][kPartials] of (bits of float, number)
+  uint2* partials =
+      static_cast<uint2*>(p.partials) + size_t(any_group) * kFlights * kFlightPartials;
   const bool ends_with_h = q.grad_initial_h != nullptr;
+#pragma unroll
+  for (int buffer = 0; buffer < kFlights * 2; ++buffer) {
+    uint4* mine =
+        reinterpret_cast<uint4*>(partials + (buffer * C::kBlocks + block) * kQuarters * kPartials);
+    for (int i = threadIdx.x; i < kQuarters * kPartials / 2; i += C::kThreads) {
+      mine[i] = make_uint4(0, 0, 0, 0);
+    }
+  }
   const unsigned cleared = ClearCounters(counters, block);
 
   if (warpgroup == 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     CountersAreClear(cleared);
     ptx::ClusterSync();
     const uint32_t a_slice = ends_with_h ? p.steps : p.steps - 1;
-    Produce<C>(a_slice * SlicesOf(group, p.slices, p.groups), kPublishers, quarter * C::kChunks,
-               exchange, kExchangeBytes, counters, buffers, barriers);
-    __syncwarp();
+    Exchange e;
+    e.count = a_slice * SlicesOf(group, p.slices, p.groups);
+    e.publishers = kPublishers;
+    e.first_chunk = quarter * C::kChunks;
+    e.own_chunk = tile * 2 + quarter / 2;
+    e.own_offset = quarter % 2 * (C::kChunkBytes / 2);
+    e.bytes = kQuarters * C::kBufferBytes;
+    e.buffers =
+        static_cast<unsigned char*>(p.exchange) + size_t(any_group) * kFlights * 2 * e.bytes;
+    e.counters = counters;
+    e.flight_counters = kChunkCounters * kGridCounterPitch;
+    Serve<C>(e, warp, outgoing, buffers, barriers);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int lane = threadIdx.x % 32;
     uint32_t weights[C::kHalfSteps][4];
     LoadTransposed<T, kHidden, C>(p, q, shared, tile, quarter, weights);
@@ -120,218 +140,180 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     ptx::FenceAsyncShared();
     ptx::ClusterSync();
 
-    // This thread's cells: one unit, kTiles neighbouring rows (or one). They lie as the fragments
-    // of the partial sums do: fragment f of a lane has units lane / 4 and lane / 4 + 8 of two rows.
-    const int fragment = kTiles == 2 ? warp / 2 : 0;
-    const int element = kTiles == 2 ? warp % 2 * 2 : warp;  // of the fragment's four
-    const int local_unit = lane / 4 + element / 2 * 8;
+    // This thread's cells: one unit, one row of each flight's 16. They lie as the fragments of the
+    // partial sums do: of a lane's four, two are of unit lane / 4, two of lane / 4 + 8.
+    const int local_unit = lane / 4 + warp / 2 * 8;
     const int unit = tile * kTileUnits + quarter * kGridUnits + local_unit;
-    const int local_row = (warpgroup * kTiles + fragment) * 8 + lane % 4 * 2 + element % 2;
-    const int partial_at = ((warpgroup * kTiles + fragment) * 32 + lane) * 4 + element;
+    const int local_row = warpgroup * 8 + lane % 4 * 2 + warp % 2;
     const int hidden = p.hidden_size;
     const bool unit_lives = unit < hidden;
     float* half_sums = reinterpret_cast<float*>(shared + C::kHalfSums);
-    float* own_partial = reinterpret_cast<float*>(shared + C::kStage);
-    unsigned char* gates_stage = shared + C::kStage + kPartialFloats * 4;
-    // partials: [2][to block][from quarter][kPartialFloats]
-    float* partials = static_cast<float*>(p.partials) +
-                      size_t(any_group) * 2 * C::kBlocks * kQuarters * kPartialFloats;
+    unsigned char* gates_stage = shared + C::kStage;
     // Core matrices are 8 rows by 16 bytes: two units' gate gradients, or one's of float32.
     constexpr int kUnitBytes = 4 * C::kElement;
-    unsigned char* my_exchange =
-        exchange + (tile * 2 + quarter / 2) * C::kChunkBytes + quarter % 2 * (C::kChunkBytes / 2) +
-        local_unit * kUnitBytes / 16 * (kRows * 16) + local_unit * kUnitBytes % 16;
-    uint32_t consumed = 0, published = 0;
+    unsigned char* my_outgoing = reinterpret_cast<unsigned char*>(outgoing) +
+                                 local_unit * kUnitBytes / 16 * (kGridFlightRows * 16) +
+                                 local_unit * kUnitBytes % 16 + local_row * 16;
+    uint32_t number = 0;  // of the publication that the flights consume next
 
-    const auto publish = [&](const float(&gates)[kTiles][4]) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        unsigned char* to = my_exchange + (published & 1) * kExchangeBytes + (local_row + n) * 16;
-        const float(&g)[4] = gates[n];
-        if constexpr (C::kElement == 4) {
-          *reinterpret_cast<uint4*>(to) =
-              make_uint4(ptx::RoundToTf32(g[0]), ptx::RoundToTf32(g[1]), ptx::RoundToTf32(g[2]),
-                         ptx::RoundToTf32(g[3]));
-        } else {
-          *reinterpret_cast<uint2*>(to) =
-              make_uint2(uint32_t(ToBits<T>(g[0])) | uint32_t(ToBits<T>(g[1])) << 16,
-                         uint32_t(ToBits<T>(g[2])) | uint32_t(ToBits<T>(g[3])) << 16);
-        }
+    const auto publish = [&](int f, const float(&g)[4]) {
+      unsigned char* to = my_outgoing + f * int(sizeof(outgoing[0]));
+      if constexpr (C::kElement == 4) {
+        *reinterpret_cast<uint4*>(to) = make_uint4(ptx::RoundToTf32(g[0]), ptx::RoundToTf32(g[1]),
+                                                   ptx::RoundToTf32(g[2]), ptx::RoundToTf32(g[3]));
+      } else {
+        *reinterpret_cast<uint2*>(to) =
+            make_uint2(uint32_t(ToBits<T>(g[0])) | uint32_t(ToBits<T>(g[1])) << 16,
+                       uint32_t(ToBits<T>(g[2])) | uint32_t(ToBits<T>(g[3])) << 16);
       }
-      ++published;
-      ptx::FenceAsyncGlobal();
-      ptx::NamedBarrier(1, C::kConsumers);
-      if (threadIdx.x == 0) {
-        ptx::AddRelease(counters + (tile * 2 + quarter / 2) * kGridCounterPitch, 1);
-      }
+      ptx::NamedBarrierArrive(kPublished + f, C::kConsumers + 32);
     };
 
-    // The gradient that comes back from the step published last, for this thread's cells.
-    const auto collect = [&](float(&sums)[kTiles]) {
-      float d[8 * kTiles];
-#pragma unroll
-      for (int i = 0; i < 8 * kTiles; ++i) d[i] = 0;
-      Multiply<T, kRows, C>(d, weights, consumed, warpgroup, buffers, barriers);
-      AddHalves<C>(d, half_sums, consumed, warpgroup, barriers);
-      float* buffer = partials + (consumed & 1) * (C::kBlocks * kQuarters * kPartialFloats);
+    // Multiplies what the flight published last, and hands on the sums.
+    const auto multiply = [&](int f) {
+      float d[8] = {};
+      Multiply<T, C>(d, weights, f, number, warpgroup, buffers, barriers);
+      AddHalves<C>(d, half_sums, f, number, warpgroup, barriers);
       // A warp's 16 units belong to the block of quarter `warp`.
-      float* to = warp == quarter ? own_partial
-                                  : buffer + ((warp * kUnitTiles + tile) * kQuarters + quarter) *
-                                                 kPartialFloats;
+      uint2* to = partials + f * kFlightPartials +
+                  (((number & 1) * C::kBlocks + warp * kUnitTiles + tile) * kQuarters + quarter) *
+                      kPartials +
+                  warpgroup * 32 + lane;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        reinterpret_cast<float4*>(to)[(warpgroup * kTiles + n) * 32 + lane] =
-            make_float4(d[4 * n], d[4 * n + 1], d[4 * n + 2], d[4 * n + 3]);
-      }
-      ptx::NamedBarrier(1, C::kConsumers);
-      if (threadIdx.x < kQuarters && static_cast<int>(threadIdx.x) != quarter) {
-        ptx::AddRelease(partial_counters + (threadIdx.x * kUnitTiles + tile) * kGridCounterPitch,
-                        1);
-      }
-      ++consumed;
-      while (ptx::LoadAcquire(partial_counters + block * kGridCounterPitch) <
-             (kQuarters - 1) * consumed) {
-      }
-      const float* from = buffer + block * kQuarters * kPartialFloats + partial_at;
-      float parts[kQuarters][kTiles];
+      for (int i = 0; i < 4; ++i) ptx::StoreRelaxed(to + i * 64, __float_as_uint(d[i]), number + 1);
+    };
+
+    // The gradient that comes back from the step published last, for this thread's cell.
+    const auto collect = [&](int f) {
+      const uint2* from = partials + f * kFlightPartials +
+                          ((number & 1) * C::kBlocks + block) * kQuarters * kPartials + warp * 64 +
+                          warpgroup * 32 + lane;
+      uint2 parts[kQuarters];
 #pragma unroll
-      for (int q = 0; q < kQuarters; ++q) {
-        const float* part = q == quarter ? own_partial + partial_at : from + q * kPartialFloats;
-        if constexpr (kTiles == 2) {
-          const float2 two = q == quarter ? *reinterpret_cast<const float2*>(part)
-                                          : __ldcg(reinterpret_cast<const float2*>(part));
-          parts[q][0] = two.x;
-          parts[q][1] = two.y;
-        } else {
-          parts[q][0] = q == quarter ? *part : __ldcg(part);
-        }
-      }
+      for (int i = 0; i < kQuarters; ++i) parts[i] = ptx::LoadRelaxed(from + i * kPartials);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        sums[n] = (parts[0][n] + parts[1][n]) + (parts[2][n] + parts[3][n]);
+      for (int i = 0; i < kQuarters; ++i) {
+        while (parts[i].y != number + 1) parts[i] = ptx::LoadRelaxed(from + i * kPartials);
       }
+      return (__uint_as_float(parts[0].x) + __uint_as_float(parts[1].x)) +
+             (__uint_as_float(parts[2].x) + __uint_as_float(parts[3].x));
     };
 
     for (int slice = group; slice < p.slices; slice += p.groups) {
-      int64_t row[kTiles], first_valid[kTiles];
-      bool lives[kTiles];
-      float dh[kTiles], dc[kTiles], passed[kTiles], c[kTiles], dropout[kTiles];
-      BackwardInput<T> now[kTiles];
-      const auto load_step = [&](int step, BackwardInput<T>(&input)[kTiles]) {
+      int64_t row[kFlights] = {}, first_valid[kFlights] = {};
+      bool lives[kFlights];
+      float dh[kFlights], dc[kFlights], passed[kFlights], c[kFlights], dropout[kFlights];
+      BackwardInput<T> now[kFlights];
+      const auto load_step = [&](int step, int f) {
         const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
+        BackwardInput<T> in = {};
+        const int64_t at = (step * p.batch + row[f]) * hidden + unit;
+        in.valid = p.mask == nullptr ||
+                   __ldg(p.mask + row[f] * p.batch_stride + time * p.step_stride) != 0;
+        in.output_is_h = in.valid || (!p.zero_output_for_mask && step > first_valid[f]);
+        if (!unit_lives) return in;
+        const Bits<T>* gates =
+            static_cast<const Bits<T>*>(q.gates) + (step * p.batch + row[f]) * 4 * hidden + unit;
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          BackwardInput<T>& in = input[n];
-          in = {};
-          const int64_t at = (step * p.batch + row[n]) * hidden + unit;
-          in.valid = p.mask == nullptr ||
-                     __ldg(p.mask + row[n] * p.batch_stride + time * p.step_stride) != 0;
-          in.output_is_h = in.valid || (!p.zero_output_for_mask && step > first_valid[n]);
-          if (!unit_lives) continue;
-          const Bits<T>* gates =
-              static_cast<const Bits<T>*>(q.gates) + (step * p.batch + row[n]) * 4 * hidden + unit;
-#pragma unroll
-          for (int g = 0; g < 4; ++g) in.gates[g] = __ldg(gates + g * hidden);
-          if (step > 0) {
-            in.previous_c = __ldg(q.cell + at - p.batch * hidden);
-          } else if (q.initial_c != nullptr) {
-            in.previous_c =
-                ToAccumulator(static_cast<const T*>(q.initial_c)[row[n] * hidden + unit]);
-          }
-          if (q.grad_output != nullptr && (p.return_sequences || step + 1 == p.steps)) {
-            in.grad_output = __ldg(static_cast<const Bits<T>*>(q.grad_output) +
-                                   OutputAt(p, q, row[n], step) + unit);
-          }
+        for (int g = 0; g < 4; ++g) in.gates[g] = __ldg(gates + g * hidden);
+        if (step > 0) {
+          in.previous_c = __ldg(q.cell + at - p.batch * hidden);
+        } else if (q.initial_c != nullptr) {
+          in.previous_c = ToAccumulator(static_cast<const T*>(q.initial_c)[row[f] * hidden + unit]);
         }
+        if (q.grad_output != nullptr && (p.return_sequences || step + 1 == p.steps)) {
+          in.grad_output = __ldg(static_cast<const Bits<T>*>(q.grad_output) +
+                                 OutputAt(p, q, row[f], step) + unit);
+        }
+        return in;
       };
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        row[n] = int64_t(slice) * kRows + local_row + n;
-        lives[n] = row[n] < p.batch && unit_lives;
-        if (row[n] >= p.batch) row[n] = 0;  // computed like row 0, and stored nowhere
-        first_valid[n] = p.mask == nullptr ? 0 : q.first_valid[row[n]];
-        const int64_t state = row[n] * hidden + unit;
+      for (int f = 0; f < kFlights; ++f) {
+        row[f] = int64_t(slice) * kRows + f * kGridFlightRows + local_row;
+        lives[f] = row[f] < p.batch && unit_lives;
+        if (row[f] >= p.batch) row[f] = 0;  // computed like row 0, and stored nowhere
+        first_valid[f] = p.mask == nullptr ? 0 : q.first_valid[row[f]];
+        const int64_t state = row[f] * hidden + unit;
         const auto read = [&](const void* gradient) {
           return gradient != nullptr && unit_lives
                      ? ToAccumulator(static_cast<const T*>(gradient)[state])
                      : 0.f;
         };
-        dh[n] = read(q.grad_final_h);
-        dc[n] = read(q.grad_final_c);
-        passed[n] = 0;
-        dropout[n] = q.recurrent_dropout != nullptr && unit_lives
+        dh[f] = read(q.grad_final_h);
+        dc[f] = read(q.grad_final_c);
+        passed[f] = 0;
+        dropout[f] = q.recurrent_dropout != nullptr && unit_lives
                          ? ToAccumulator(static_cast<const T*>(q.recurrent_dropout)[state])
                          : 1.f;
-        c[n] =
-            unit_lives ? __ldg(q.cell + ((p.steps - 1) * p.batch + row[n]) * hidden + unit) : 0.f;
+        c[f] =
+            unit_lives ? __ldg(q.cell + ((p.steps - 1) * p.batch + row[f]) * hidden + unit) : 0.f;
+        now[f] = load_step(p.steps - 1, f);
       }
-      load_step(p.steps - 1, now);
       ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
 
       for (int step = p.steps - 1; step >= 0; --step) {
-        BackwardInput<T> next[kTiles];
-        load_step(step > 0 ? step - 1 : 0, next);
-        if (step + 1 < p.steps) {
-          collect(dh);
+        BackwardInput<T> next[kFlights];
 #pragma unroll
-          for (int n = 0; n < kTiles; ++n) dh[n] = fmaf(dh[n], dropout[n], passed[n]);
+        for (int f = 0; f < kFlights; ++f) {
+          next[f] = load_step(step > 0 ? step - 1 : 0, f);
+          if (step + 1 < p.steps) multiply(f);
         }
-        float gates[kTiles][4];
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          const BackwardInput<T>& in = now[n];
-          if (in.output_is_h) dh[n] += FromBits<T>(in.grad_output);
-          passed[n] = dh[n];
-          gates[n][0] = gates[n][1] = gates[n][2] = gates[n][3] = 0;
+        for (int f = 0; f < kFlights; ++f) {
+          if (step + 1 < p.steps) dh[f] = fmaf(collect(f), dropout[f], passed[f]);
+          const BackwardInput<T>& in = now[f];
+          if (in.output_is_h) dh[f] += FromBits<T>(in.grad_output);
+          passed[f] = dh[f];
+          float gates[4] = {};
           if (in.valid) {
-            const float i = FromBits<T>(in.gates[0]), f = FromBits<T>(in.gates[1]),
-                        g = FromBits<T>(in.gates[2]), o = FromBits<T>(in.gates[3]);
-            const float tanh_c = FastTanh(c[n]);
-            const float d = dc[n] + dh[n] * o * (1.f - tanh_c * tanh_c);
-            gates[n][0] = d * g * i * (1.f - i);
-            gates[n][1] = d * in.previous_c * f * (1.f - f);
-            gates[n][2] = d * i * (1.f - g * g);
-            gates[n][3] = dh[n] * tanh_c * o * (1.f - o);
-            dc[n] = d * f;
-            passed[n] = 0;
+            const float i = FromBits<T>(in.gates[0]), o = FromBits<T>(in.gates[3]),
+                        forget = FromBits<T>(in.gates[1]), g = FromBits<T>(in.gates[2]);
+            const float tanh_c = FastTanh(c[f]);
+            const float d = dc[f] + dh[f] * o * (1.f - tanh_c * tanh_c);
+            gates[0] = d * g * i * (1.f - i);
+            gates[1] = d * in.previous_c * forget * (1.f - forget);
+            gates[2] = d * i * (1.f - g * g);
+            gates[3] = dh[f] * tanh_c * o * (1.f - o);
+            dc[f] = d * forget;
+            passed[f] = 0;
           }
-        }
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          StageGates<T>(
-              gates_stage + (local_row + n) * C::kGatesPitch + (local_unit & ~3) * C::kElement,
-              gates[n], lane);
-        }
-        if (step > 0 || ends_with_h) {
-          publish(gates);
-        } else {
-          ptx::NamedBarrier(1, C::kConsumers);
-        }
+          if (step > 0 || ends_with_h) publish(f, gates);
 
-        // Nobody waits for what follows. The stage is written again behind the next step's barrier.
-        const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
-        const int64_t first_row = int64_t(slice) * kRows;
-        StoreGates<T, kRows>(gates_stage, q.grad_gates, tile * kTileUnits + quarter * kGridUnits,
-                             hidden, p.batch - first_row, [&](int at) {
-                               return (first_row + at) * p.batch_stride + time * p.step_stride;
-                             });
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          c[n] = now[n].previous_c;
-          now[n] = next[n];
+          // No other block waits for what follows. The stage is the flight's own, written again
+          // behind the next step's barriers.
+          unsigned char* stage = gates_stage + f * (kGridFlightRows * C::kGatesPitch);
+          StageGates<T>(stage + local_row * C::kGatesPitch + (local_unit & ~3) * C::kElement, gates,
+                        lane);
+          ptx::NamedBarrier(1, C::kConsumers);
+          const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
+          const int64_t first_row = int64_t(slice) * kRows + f * kGridFlightRows;
+          StoreGates<T>(stage, q.grad_gates, tile * kTileUnits + quarter * kGridUnits, hidden,
+                        p.batch - first_row, [&](int at) {
+                          return (first_row + at) * p.batch_stride + time * p.step_stride;
+                        });
+          c[f] = in.previous_c;
         }
-      }
-      if (ends_with_h) collect(dh);
+        if (step + 1 < p.steps) ++number;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        if (!lives[n]) continue;
-        const int64_t state = row[n] * hidden + unit;
+        for (int f = 0; f < kFlights; ++f) now[f] = next[f];
+      }
+      if (ends_with_h) {
+#pragma unroll
+        for (int f = 0; f < kFlights; ++f) multiply(f);
+#pragma unroll
+        for (int f = 0; f < kFlights; ++f) dh[f] = collect(f);
+        ++number;
+      }
+#pragma unroll
+      for (int f = 0; f < kFlights; ++f) {
+        if (!lives[f]) continue;
+        const int64_t state = row[f] * hidden + unit;
         if (ends_with_h) {
           static_cast<T*>(q.grad_initial_h)[state] =
-              FromAccumulator<T>(fmaf(dh[n], dropout[n], passed[n]));
+              FromAccumulator<T>(fmaf(dh[f], dropout[f], passed[f]));
         }
         if (q.grad_initial_c != nullptr) {
-          static_cast<T*>(q.grad_initial_c)[state] = FromAccumulator<T>(dc[n]);
+          static_cast<T*>(q.grad_initial_c)[state] = FromAccumulator<T>(dc[f]);
         }
       }
     }

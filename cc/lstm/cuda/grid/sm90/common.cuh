@@ -13,6 +13,9 @@
 
 namespace tfl::cuda::grid {
 
+// Named barriers: 1 is the consumers' own; flight f is published through kPublished + f.
+constexpr int kPublished = 2;
+
 // T is the type of the call's tensors, F that of the products' factors.
 template <typename T, typename F, int kHidden, int kRows>
 struct Config {
@@ -21,15 +24,18 @@ struct Config {
   static constexpr int kStepK = 32 / kElement;  // k of one product instruction
   static constexpr int kBlocks = kHidden / kGridUnits;
   static constexpr int kChunks = kHidden / kGridChunkUnits;
-  static constexpr int kChunkBytes = kGridChunkUnits * kRows * kElement;
-  static constexpr int kBufferBytes = kHidden * kRows * kElement;
+  // Rows go through a step in flights of 16, each with its own buffers, counters and barriers.
+  static constexpr int kFlights = kRows / kGridFlightRows;
+  static constexpr int kChunkBytes = kGridChunkUnits * kGridFlightRows * kElement;
+  static constexpr int kBufferBytes = kHidden * kGridFlightRows * kElement;
+  static constexpr int kFlightBytes = 2 * kBufferBytes;
+  static constexpr int kFlightBarriers = 2 * kChunks * 8;  // bytes
   static constexpr int kHalfSteps = kHidden / kStepK / 2;  // products, for each warpgroup
-  static constexpr int kTiles = kRows / 16;                // of 8 rows, that a warpgroup finishes
   static constexpr int kStagingPitch =
       64 * kElement + 16;  // bytes of staged weights a row, forward
   static constexpr int kBackwardPitch = kHidden * kElement + 16;  // and backward
   // Offsets of, and bytes a row in, the staging of results behind the buffers and half sums.
-  static constexpr int kHalfSums = 2 * kBufferBytes;
+  static constexpr int kHalfSums = kFlights * kFlightBytes;
   static constexpr int kStage = kHalfSums + kRows * 256;
   static constexpr int kGatesPitch = 64 * kResult + 16;
   static constexpr int kCellPitch = 80;
@@ -37,7 +43,7 @@ struct Config {
   static constexpr int kConsumers = 256;
   static constexpr int kThreads = kConsumers + 128;
   static_assert(kChunks % 2 == 0);
-  static_assert(kRows == 16 || kRows == 32);
+  static_assert(kRows % kGridFlightRows == 0);
 };
 
 template <typename T>
@@ -169,83 +175,139 @@ __device__ __forceinline__ uint4 LoadWeights(const void* weights, bool wide, siz
   }
 }
 
-// The third warpgroup: waits for each of `count` publications of the block's chunks, from chunk
-// `first_chunk` on, and copies it into both blocks of the cluster. Each chunk has `publishers`
-// blocks; exchange_bytes is the size of one of the two buffers in global memory.
+// What the third warpgroup needs to know of the exchange of a group; a flight's parts lie one after
+// the other.
+struct Exchange {
+  uint32_t count;          // publications of each flight
+  uint32_t publishers;     // blocks a chunk
+  int first_chunk;         // of those that this block takes
+  int own_chunk;           // that this block publishes in
+  int own_offset;          // there
+  unsigned char* buffers;  // two of `bytes` a flight
+  int bytes;
+  uint32_t* counters;  // `flight_counters` a flight
+  int flight_counters;
+};
+
+// A warp waits for the chunks of flights first_flight, first_flight + 2, ... and copies those of
+// this block's share into both blocks of the cluster, one lane a chunk of a flight.
 template <typename C>
-__device__ __forceinline__ void Produce(uint32_t count, uint32_t publishers, int first_chunk,
-                                        const unsigned char* exchange, int exchange_bytes,
-                                        const uint32_t* counters, uint32_t buffers,
-                                        uint32_t barriers) {
-  const int chunk = (threadIdx.x - C::kConsumers) / 32 * kGridClusterBlocks + ptx::ClusterRank();
-  if (threadIdx.x % 32 != 0 || chunk >= C::kChunks) return;
-  const uint32_t* counter = counters + (first_chunk + chunk) * kGridCounterPitch;
-  const unsigned char* from = exchange + (first_chunk + chunk) * C::kChunkBytes;
-  for (uint32_t number = 0; number < count; ++number) {
-    while (ptx::LoadAcquire(counter) < publishers * (number + 1)) {
+__device__ __forceinline__ void Fetch(const Exchange& e, int first_flight, uint32_t buffers,
+                                      uint32_t barriers) {
+  static_assert(C::kFlights <= 4 && C::kChunks <= 16 * kGridClusterBlocks);
+  const int lane = threadIdx.x % 32, flight = first_flight + lane / 16 * 2;
+  const int chunk = lane % 16 * kGridClusterBlocks + ptx::ClusterRank();
+  const uint32_t* counter =
+      e.counters + flight * e.flight_counters + (e.first_chunk + chunk) * kGridCounterPitch;
+  const unsigned char* from =
+      e.buffers + size_t(flight) * 2 * e.bytes + (e.first_chunk + chunk) * C::kChunkBytes;
+  buffers += flight * C::kFlightBytes + chunk * C::kChunkBytes;
+  barriers += flight * C::kFlightBarriers + 8 * chunk;
+  uint32_t number = flight < C::kFlights && chunk < C::kChunks ? 0 : e.count;
+  do {
+    if (number < e.count && ptx::LoadAcquire(counter) >= e.publishers * (number + 1)) {
+      const uint32_t buffer = number & 1;
+      ptx::FenceAsyncGlobal();
+      ptx::BulkCopyMulticast(buffers + buffer * C::kBufferBytes, from + buffer * e.bytes,
+                             C::kChunkBytes, barriers + buffer * (8 * C::kChunks), 3);
+      ++number;
     }
-    ptx::FenceAsyncGlobal();
-    const uint32_t buffer = number & 1;
-    ptx::BulkCopyMulticast(buffers + buffer * C::kBufferBytes + chunk * C::kChunkBytes,
-                           from + buffer * exchange_bytes, C::kChunkBytes,
-                           barriers + 8 * (buffer * C::kChunks + chunk), 3);
+  } while (__any_sync(~0u, number < e.count));
+}
+
+// A warp stores what the consumers publish of flights first_flight, first_flight + 2, ..., once
+// they left it in `outgoing`, and adds one to its chunk's counter. The consumers need not wait
+// until it has reached L2.
+template <typename C, int kVectors>
+__device__ __forceinline__ void Announce(const Exchange& e, int first_flight,
+                                         const uint4 (&outgoing)[C::kFlights][kVectors]) {
+  const int lane = threadIdx.x % 32;
+  for (uint32_t number = 0; number < e.count; ++number) {
+    for (int flight = first_flight; flight < C::kFlights; flight += 2) {
+      uint4* to = reinterpret_cast<uint4*>(e.buffers + (flight * 2 + (number & 1)) * e.bytes +
+                                           e.own_chunk * C::kChunkBytes + e.own_offset);
+      ptx::NamedBarrier(kPublished + flight, C::kConsumers + 32);
+#pragma unroll
+      for (int i = 0; i < kVectors / 32; ++i) to[i * 32 + lane] = outgoing[flight][i * 32 + lane];
+      __syncwarp();
+      if (lane == 0) {
+        ptx::AddRelease(e.counters + flight * e.flight_counters + e.own_chunk * kGridCounterPitch,
+                        1);
+      }
+    }
   }
 }
 
-// d += the block's weights times the buffer that publication number `number` fills, over this
-// warpgroup's half of the chunks, each as soon as it is there.
-template <typename T, int kRows, typename C>
-__device__ __forceinline__ void Multiply(float* d, const uint32_t (*weights)[4], uint32_t number,
-                                         int warpgroup, uint32_t buffers, uint32_t barriers) {
+// The third warpgroup.
+template <typename C, int kVectors>
+__device__ __forceinline__ void Serve(const Exchange& e, int warp,
+                                      const uint4 (&outgoing)[C::kFlights][kVectors],
+                                      uint32_t buffers, uint32_t barriers) {
+  if (warp < 2) {
+    Fetch<C>(e, warp, buffers, barriers);
+  } else {
+    Announce<C>(e, warp - 2, outgoing);
+  }
+  __syncwarp();
+}
+
+// d += the block's weights times the buffer that the flight's publication number `number` fills,
+// over this warpgroup's half of the chunks, each as soon as it is there.
+template <typename F, typename C>
+__device__ __forceinline__ void Multiply(float* d, const uint32_t (*weights)[4], int flight,
+                                         uint32_t number, int warpgroup, uint32_t buffers,
+                                         uint32_t barriers) {
   const uint32_t buffer = number & 1, parity = number >> 1 & 1;
+  buffers += flight * C::kFlightBytes + buffer * C::kBufferBytes;
+  barriers += flight * C::kFlightBarriers + buffer * (8 * C::kChunks);
 #pragma unroll
   for (int i = 0; i < C::kChunks / 2; ++i) {
     const int chunk = warpgroup * (C::kChunks / 2) + i;
-    ptx::BarrierWait(barriers + 8 * (buffer * C::kChunks + chunk), parity);
+    ptx::BarrierWait(barriers + 8 * chunk, parity);
     ptx::MmaFence();
 #pragma unroll
     for (int k = 0; k < kGridChunkUnits / C::kStepK; ++k) {
-      const uint32_t at =
-          buffers + buffer * C::kBufferBytes + chunk * C::kChunkBytes + k * (kRows * 32);
-      ptx::Mma<T, kRows>::Run(d, weights[i * (kGridChunkUnits / C::kStepK) + k],
-                              ptx::MmaDescriptor(at, kRows * 16, 128));
+      const uint32_t at = buffers + chunk * C::kChunkBytes + k * (kGridFlightRows * 32);
+      ptx::Mma<F>::Run(d, weights[i * (kGridChunkUnits / C::kStepK) + k],
+                       ptx::MmaDescriptor(at, kGridFlightRows * 16, 128));
     }
     ptx::MmaCommit();
   }
   ptx::MmaWaitAll();
 }
 
-// Each warpgroup summed over half of k for all rows. Leaves the whole sums of its half of the rows
-// in d[0 .. 4 kTiles), and makes the buffer's barriers ready for its next filling.
+// Each warpgroup summed over half of k for the flight's 16 rows. Leaves the whole sums of its half
+// of the rows in d[0 .. 4), and makes the buffer's barriers ready for its next filling.
 template <typename C>
-__device__ __forceinline__ void AddHalves(float* d, float* half_sums, uint32_t number,
+__device__ __forceinline__ void AddHalves(float* d, float* half_sums, int flight, uint32_t number,
                                           int warpgroup, uint32_t barriers) {
   const int thread = threadIdx.x % 128;
+  half_sums += flight * (kGridFlightRows * 64);
 #pragma unroll
-  for (int i = 0; i < 4 * C::kTiles; ++i) {
-    half_sums[(warpgroup * 4 * C::kTiles + i) * 128 + thread] =
-        warpgroup == 1 ? d[i] : d[4 * C::kTiles + i];
+  for (int i = 0; i < 4; ++i) {
+    half_sums[(warpgroup * 4 + i) * 128 + thread] = warpgroup == 1 ? d[i] : d[4 + i];
   }
   ptx::NamedBarrier(1, C::kConsumers);
   if (threadIdx.x < C::kChunks) {
-    ptx::BarrierExpect(barriers + 8 * ((number & 1) * C::kChunks + threadIdx.x), C::kChunkBytes);
+    ptx::BarrierExpect(
+        barriers + flight * C::kFlightBarriers + 8 * ((number & 1) * C::kChunks + threadIdx.x),
+        C::kChunkBytes);
   }
 #pragma unroll
-  for (int i = 0; i < 4 * C::kTiles; ++i) {
-    d[i] = (warpgroup == 1 ? d[4 * C::kTiles + i] : d[i]) +
-           half_sums[((1 - warpgroup) * 4 * C::kTiles + i) * 128 + thread];
+  for (int i = 0; i < 4; ++i) {
+    d[i] = (warpgroup == 1 ? d[4 + i] : d[i]) + half_sums[((1 - warpgroup) * 4 + i) * 128 + thread];
   }
 }
 
-// Stores the 4 gates of 16 units of every row from `stage` (rows of kGatesPitch) to a tensor
+// Stores the 4 gates of 16 units of a flight's rows from `stage` (rows of kGatesPitch) to a tensor
 // [rows, 4 hidden] of type T whose row r lies at row row_at(r); rows from `rows` on are left out.
-template <typename T, int kRows, typename RowAt>
+template <typename T, typename RowAt>
 __device__ __forceinline__ void StoreGates(const unsigned char* stage, void* to, int first_unit,
                                            int hidden, int64_t rows, RowAt&& row_at) {
   constexpr int kElement = sizeof(T), kPitch = 64 * kElement + 16;  // as C::kGatesPitch
   constexpr int kVectors = kElement;                                // of 16 bytes, a gate
 #pragma unroll
-  for (int task = threadIdx.x; task < kRows * 4 * kVectors; task += 256) {
+  for (int task = threadIdx.x; task < kGridFlightRows * 4 * kVectors; task += 256) {
     const int row = task / (4 * kVectors), gate = task / kVectors % 4, part = task % kVectors;
     const int unit = first_unit + part * (16 / kElement);
     if (row >= rows || unit >= hidden) continue;
@@ -268,9 +330,10 @@ __device__ __forceinline__ void CountersAreClear(unsigned token) {
 // Thread 0 of every block, before its first ClusterSync.
 template <typename C>
 __device__ __forceinline__ void InitBarriers(uint32_t barriers) {
-  for (int i = 0; i < 2 * C::kChunks; ++i) ptx::BarrierInit(barriers + 8 * i, 1);
+  constexpr int kBarriers = C::kFlights * 2 * C::kChunks;
+  for (int i = 0; i < kBarriers; ++i) ptx::BarrierInit(barriers + 8 * i, 1);
   ptx::FenceBarrierInit();
-  for (int i = 0; i < 2 * C::kChunks; ++i) ptx::BarrierExpect(barriers + 8 * i, C::kChunkBytes);
+  for (int i = 0; i < kBarriers; ++i) ptx::BarrierExpect(barriers + 8 * i, C::kChunkBytes);
 }
 
 // The row of the output, or of its gradient, of step `step` and batch element b, in elements.
@@ -287,14 +350,17 @@ __device__ __forceinline__ uint32_t SlicesOf(int group, int slices, int groups) 
 
 }  // namespace tfl::cuda::grid
 
-// Picks the instantiation of KERNEL<TYPE, padded hidden size, rows> that the plan names.
-#define TFL_GRID_CHOOSE(KERNEL, TYPE, PLAN)                                           \
-  ((PLAN).padded_hidden == 512                                                        \
-       ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 512, PLAN)                                \
-       : ((PLAN).padded_hidden == 768 ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 768, PLAN) \
-                                      : TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 1024, PLAN)))
-#define TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, HIDDEN, PLAN)                              \
-  ((PLAN).rows == 16 ? reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, 16>) \
-                     : reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, 32>))
+// Finds the instantiation of KERNEL<TYPE, padded hidden size, rows> that the plan names.
+#define TFL_GRID_CHOOSE(KERNEL, TYPE, PLAN)                                             \
+  ((PLAN).padded_hidden == 512                                                          \
+       ? ((PLAN).rows == 64 ? TFL_GRID_KERNEL(KERNEL, TYPE, 512, 64)                    \
+                            : TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 512, (PLAN).rows))     \
+   : (PLAN).padded_hidden == 768 ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 768, (PLAN).rows) \
+                                 : TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 1024, (PLAN).rows))
+#define TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, HIDDEN, ROWS)    \
+  ((ROWS) == 16 ? TFL_GRID_KERNEL(KERNEL, TYPE, HIDDEN, 16) \
+                : TFL_GRID_KERNEL(KERNEL, TYPE, HIDDEN, 32))
+#define TFL_GRID_KERNEL(KERNEL, TYPE, HIDDEN, ROWS) \
+  reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, ROWS>)
 
 #endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_COMMON_CUH_

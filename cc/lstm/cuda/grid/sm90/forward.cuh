@@ -149,34 +149,45 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
   using F = typename Factor<T>::type;
   using C = Config<T, F, kHidden, kRows>;
   constexpr bool kScaled = !std::is_same_v<T, F>;
-  constexpr int kTiles = C::kTiles;
+  constexpr int kFlights = C::kFlights;
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ __align__(8) uint64_t full[2 * C::kChunks];
-  __shared__ float row_scales[2][kRows];  // with kScaled: for initial_h, and for what steps give
-  __shared__ float dropout[kTiles][C::kConsumers];  // each thread's own
+  __shared__ __align__(8) uint64_t full[kFlights][2][C::kChunks];
+  __shared__ float row_scales[2][kRows];    // with kScaled: for initial_h, and for what steps give
+  __shared__ uint4 outgoing[kFlights][32];  // h of the block's units, core matrices like those read
+  __shared__ float dropout[kFlights][C::kConsumers];  // each thread's own
   const int any_group = blockIdx.x / C::kBlocks, block = blockIdx.x % C::kBlocks;
   const int group = any_group % p.groups;
   const GridForwardDirection& q = p.directions[any_group / p.groups];
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
+  if (threadIdx.x == 0) InitBarriers<C>(ptx::SharedAddress(full));
   const uint32_t buffers = ptx::SharedAddress(shared), barriers = ptx::SharedAddress(full);
-  if (threadIdx.x == 0) InitBarriers<C>(barriers);
-  unsigned char* exchange =
-      static_cast<unsigned char*>(p.exchange) + size_t(any_group) * 2 * C::kBufferBytes;
+  constexpr int kBlockBytes = kGridUnits * kGridFlightRows * C::kElement;  // of h, a flight
+  static_assert(kBlockBytes == sizeof(outgoing[0]));
+  static_assert(kFlights * C::kChunks <= kGridCounters);
   uint32_t* counters = p.counters + any_group * kGridCounters * kGridCounterPitch;
   const bool starts_with_h = q.initial_h != nullptr;
   const unsigned cleared = ClearCounters(counters, block);
 
   if (warpgroup == 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     CountersAreClear(cleared);
     ptx::ClusterSync();  // both blocks have emptied their shared memory of weights
     const uint32_t a_slice = starts_with_h ? p.steps : p.steps - 1;
-    Produce<C>(a_slice * SlicesOf(group, p.slices, p.groups), kGridChunkBlocks, 0, exchange,
-               C::kBufferBytes, counters, buffers, barriers);
-    __syncwarp();
+    Exchange e;
+    e.count = a_slice * SlicesOf(group, p.slices, p.groups);
+    e.publishers = kGridChunkBlocks;
+    e.first_chunk = 0;
+    e.own_chunk = block / kGridChunkBlocks;
+    e.own_offset = block % kGridChunkBlocks * kBlockBytes;
+    e.buffers =
+        static_cast<unsigned char*>(p.exchange) + size_t(any_group) * kFlights * C::kFlightBytes;
+    e.bytes = C::kBufferBytes;
+    e.counters = counters;
+    e.flight_counters = C::kChunks * kGridCounterPitch;
+    Serve<C>(e, warp, outgoing, buffers, barriers);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int lane = threadIdx.x % 32;
     uint32_t weights[C::kHalfSteps][4];
     float weight_scale = 1;
@@ -189,10 +200,10 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
     ptx::FenceAsyncShared();
     ptx::ClusterSync();
 
-    // This thread's cells: one unit, one row in each of its warpgroup's tiles of 8 rows.
+    // This thread's cells: one unit, one row of each flight's 16.
     const int first_unit = block * kGridUnits + warp * 4;  // of the warp's 4
     const int lane_unit = lane / 4 % 4, unit = first_unit + lane_unit;
-    const int lane_row = warpgroup * 8 * kTiles + lane % 4 * 2 + lane / 16;
+    const int lane_row = warpgroup * 8 + lane % 4 * 2 + lane / 16;
     const bool upper = lane >= 16;
     const int hidden = p.hidden_size;
     const bool unit_lives = unit < hidden;
@@ -212,204 +223,179 @@ __global__ void __launch_bounds__(Config<T, typename Factor<T>::type, kHidden, k
     // Core matrices are 8 rows by 16 bytes of units.
     constexpr int kWarpBytes = 4 * C::kElement, kResultBytes = 4 * C::kResult;
     constexpr float kUnitScale = 16384;  // of h that steps gave, at most 1
-    unsigned char* my_exchange = exchange + block * (kGridUnits * kRows * C::kElement) +
-                                 warp * kWarpBytes / 16 * (kRows * 16) + warp * kWarpBytes % 16;
-    uint32_t consumed = 0, published = 0;
+    unsigned char* my_outgoing = reinterpret_cast<unsigned char*>(outgoing) +
+                                 warp * kWarpBytes / 16 * (kGridFlightRows * 16) +
+                                 warp * kWarpBytes % 16 + lane_row * 16;
+    uint32_t consumed = 0;  // publications of each flight before the present step's
 
-    const auto publish = [&](const Quad<F>(&units)[kTiles]) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        units[n].Store(my_exchange + (published & 1) * C::kBufferBytes + (lane_row + n * 8) * 16,
-                       lane_unit);
-      }
-      ++published;
-      ptx::FenceAsyncGlobal();
-      ptx::NamedBarrier(1, C::kConsumers);
-      if (threadIdx.x == 0) {
-        ptx::AddRelease(counters + block / kGridChunkBlocks * kGridCounterPitch, 1);
-      }
+    const auto publish = [&](int flight, const Quad<F>& units) {
+      units.Store(my_outgoing + flight * kBlockBytes, lane_unit);
+      ptx::NamedBarrierArrive(kPublished + flight, C::kConsumers + 32);
     };
 
     for (int slice = group; slice < p.slices; slice += p.groups) {
-      int64_t row[kTiles];
-      bool lives[kTiles], seen[kTiles];
-      float c[kTiles], x[kTiles][4];
-      Bits<T> h[kTiles];
-      uint8_t valid[kTiles];
-      float scale[kTiles], step_scale[kTiles];  // of h, as published; of what steps give
+      int64_t row[kFlights] = {};
+      bool lives[kFlights], seen[kFlights];
+      float c[kFlights], x[kFlights][4];
+      Bits<T> h[kFlights];
+      bool valid[kFlights];
+      float scale[kFlights], step_scale[kFlights];  // of h, as published; of what steps give
       const bool drops = q.recurrent_dropout != nullptr;
-      const auto factor = [lane, drops](Bits<T> bits, int n, float by) {
+      const auto factor = [lane, drops](Bits<T> bits, int f, float by) {
         if constexpr (kScaled) {
-          if (drops) by *= dropout[n][threadIdx.x];
+          if (drops) by *= dropout[f][threadIdx.x];
           return Quad<F>(ToBits<F>(__uint_as_float(bits) * by), lane);
         } else {
-          if (drops) bits = ToBits<T>(FromBits<T>(bits) * dropout[n][threadIdx.x]);
+          if (drops) bits = ToBits<T>(FromBits<T>(bits) * dropout[f][threadIdx.x]);
           return Quad<F>(bits, lane);
         }
       };
-      const auto load_step = [&](int step, float(&values)[kTiles][4], uint8_t(&mask)[kTiles]) {
+      const auto load_step = [&](int step, int f, float(&values)[4], bool& is_valid) {
         const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
+        const int64_t at = row[f] * p.batch_stride + time * p.step_stride;
+        is_valid = p.mask == nullptr || __ldg(p.mask + at) != 0;
+        const float* from = q.projection + at * 4 * hidden + unit;
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          const int64_t at = row[n] * p.batch_stride + time * p.step_stride;
-          mask[n] = p.mask == nullptr ? 1 : __ldg(p.mask + at);
-          const float* from = q.projection + at * 4 * hidden + unit;
-#pragma unroll
-          for (int g = 0; g < 4; ++g) values[n][g] = unit_lives ? __ldg(from + g * hidden) : 0.f;
-        }
+        for (int g = 0; g < 4; ++g) values[g] = unit_lives ? __ldg(from + g * hidden) : 0.f;
       };
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        row[n] = int64_t(slice) * kRows + lane_row + n * 8;
-        lives[n] = row[n] < p.batch && unit_lives;
-        if (row[n] >= p.batch) row[n] = 0;  // computed like row 0, and stored nowhere
-        seen[n] = false;
-        const int64_t state = row[n] * hidden + unit;
+      for (int f = 0; f < kFlights; ++f) {
+        row[f] = int64_t(slice) * kRows + f * kGridFlightRows + lane_row;
+        lives[f] = row[f] < p.batch && unit_lives;
+        if (row[f] >= p.batch) row[f] = 0;  // computed like row 0, and stored nowhere
+        seen[f] = false;
+        const int64_t state = row[f] * hidden + unit;
         if (q.recurrent_dropout != nullptr) {
-          dropout[n][threadIdx.x] =
+          dropout[f][threadIdx.x] =
               unit_lives ? ToAccumulator(static_cast<const T*>(q.recurrent_dropout)[state]) : 1.f;
         }
-        h[n] = starts_with_h && unit_lives ? static_cast<const Bits<T>*>(q.initial_h)[state] : 0;
-        c[n] = q.initial_c != nullptr && unit_lives
+        h[f] = starts_with_h && unit_lives ? static_cast<const Bits<T>*>(q.initial_h)[state] : 0;
+        c[f] = q.initial_c != nullptr && unit_lives
                    ? ToAccumulator(static_cast<const T*>(q.initial_c)[state])
                    : 0.f;
+        load_step(0, f, x[f], valid[f]);
+        scale[f] = step_scale[f] = kUnitScale;
       }
-      load_step(0, x, valid);
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) scale[n] = step_scale[n] = kUnitScale;
       if (kScaled && (starts_with_h || drops)) {
         const int64_t first_row = int64_t(slice) * kRows;
         RowScales<kRows>(p, q, static_cast<const float*>(q.initial_h), first_row, row_scales[0]);
         RowScales<kRows>(p, q, nullptr, first_row, row_scales[1]);
         ptx::NamedBarrier(1, C::kConsumers);
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          scale[n] = row_scales[0][lane_row + n * 8];
-          step_scale[n] = row_scales[1][lane_row + n * 8];
+        for (int f = 0; f < kFlights; ++f) {
+          scale[f] = row_scales[0][f * kGridFlightRows + lane_row];
+          step_scale[f] = row_scales[1][f * kGridFlightRows + lane_row];
         }
       }
       if (starts_with_h) {
-        Quad<F> units[kTiles];
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) units[n] = factor(h[n], n, scale[n]);
-        publish(units);
-      } else {
-        ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
+        for (int f = 0; f < kFlights; ++f) publish(f, factor(h[f], f, scale[f]));
       }
+      ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
 
       for (int step = 0; step < p.steps; ++step) {
-        const bool last = step + 1 == p.steps;
-        float next_x[kTiles][4];
-        uint8_t next_valid[kTiles];
-        load_step(last ? step : step + 1, next_x, next_valid);
-        float d[8 * kTiles];
+        const bool last = step + 1 == p.steps, multiplies = step > 0 || starts_with_h;
 #pragma unroll
-        for (int i = 0; i < 8 * kTiles; ++i) d[i] = 0;
-        if (step > 0 || starts_with_h) {
-          Multiply<F, kRows, C>(d, weights, consumed, warpgroup, buffers, barriers);
-          AddHalves<C>(d, half_sums, consumed, warpgroup, barriers);
-          ++consumed;
-        }
-
-        Quad<F> factors[kTiles];
-        Quad<T> out[kTiles];
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
+        for (int f = 0; f < kFlights; ++f) {
+          float next_x[4];
+          bool next_valid;
+          load_step(last ? step : step + 1, f, next_x, next_valid);
+          float d[8] = {};
+          if (multiplies) {
+            Multiply<F, C>(d, weights, f, consumed, warpgroup, buffers, barriers);
+            AddHalves<C>(d, half_sums, f, consumed, warpgroup, barriers);
+          }
           // A lane of the lower half has gates i and g of two rows, of the upper half f and o.
-          const float* sums = d + n * 4;
-          const float ra = __shfl_xor_sync(~0u, upper ? sums[0] : sums[1], 16);
-          const float rb = __shfl_xor_sync(~0u, upper ? sums[2] : sums[3], 16);
-          float z[4] = {upper ? ra : sums[0], upper ? sums[1] : ra, upper ? rb : sums[2],
-                        upper ? sums[3] : rb};
+          const float ra = __shfl_xor_sync(~0u, upper ? d[0] : d[1], 16);
+          const float rb = __shfl_xor_sync(~0u, upper ? d[2] : d[3], 16);
+          float z[4] = {upper ? ra : d[0], upper ? d[1] : ra, upper ? rb : d[2], upper ? d[3] : rb};
           if constexpr (kScaled) {
-            const float unscale = __fdividef(weight_unscale, scale[n]);
+            const float unscale = __fdividef(weight_unscale, scale[f]);
 #pragma unroll
             for (int g = 0; g < 4; ++g) z[g] *= unscale;
           }
-          const float i = FastSigmoid(z[0] + x[n][0] + bias[0]);
-          const float f = FastSigmoid(z[1] + x[n][1] + bias[1]);
-          const float g = FastTanh(z[2] + x[n][2] + bias[2]);
-          const float o = FastSigmoid(z[3] + x[n][3] + bias[3]);
-          if (valid[n]) {
-            c[n] = fmaf(f, c[n], i * g);
-            h[n] = ToBits<T>(o * FastTanh(c[n]));
-            seen[n] = true;
-            scale[n] = step_scale[n];
+          float gates[4];
+#pragma unroll
+          for (int g = 0; g < 4; ++g) {
+            const float sum = z[g] + x[f][g] + bias[g];
+            gates[g] = g == 2 ? FastTanh(sum) : FastSigmoid(sum);
           }
-          factors[n] = factor(h[n], n, scale[n]);
-          const int at = lane_row + n * 8;
-          const Quad<T> kept = Kept<T>(h[n], factors[n], drops, lane);
-          out[n] = kept;
-          if (p.mask != nullptr) {
-            const bool repeats = valid[n] || (seen[n] && !p.zero_output_for_mask);
-            out[n] = Quad<T>(repeats ? h[n] : 0, lane);
+          if (valid[f]) {
+            c[f] = fmaf(gates[1], c[f], gates[0] * gates[2]);
+            h[f] = ToBits<T>(gates[3] * FastTanh(c[f]));
+            seen[f] = true;
+            scale[f] = step_scale[f];
           }
-          if (q.gates != nullptr) {
-            out[n].Store(output_stage + at * C::kHiddenPitch + warp * kResultBytes, lane_unit);
-            kept.Store(hidden_stage + at * C::kHiddenPitch + warp * kResultBytes, lane_unit);
-            StageGates<T>(gates_stage + at * C::kGatesPitch + warp * kResultBytes, {i, f, g, o},
-                          lane);
-            *reinterpret_cast<float*>(cell_stage + at * C::kCellPitch +
-                                      (warp * 4 + lane_unit) * 4) = c[n];
-          }
-        }
-        if (last) {
-          ptx::NamedBarrier(1, C::kConsumers);
-        } else {
-          publish(factors);
-        }
+          const Quad<F> units = factor(h[f], f, scale[f]);
+          if (!last) publish(f, units);
 
-        // Nobody waits for what follows. Stages are written again behind the next step's barrier.
-        const int64_t first_row = int64_t(slice) * kRows;
-        // `row_at(row)` is where the row begins in `to`, in elements.
-        const auto store_hidden = [&](const unsigned char* stage, int task, void* to,
-                                      const auto& row_at) {
-          constexpr int kVectors = C::kResult;  // of 16 bytes, a row
-          const int at = task / kVectors, part = task % kVectors;
-          const int from_unit = block * kGridUnits + part * (16 / C::kResult);
-          if (task < 0 || at >= kRows || first_row + at >= p.batch || from_unit >= hidden) return;
-          *reinterpret_cast<uint4*>(static_cast<T*>(to) + row_at(first_row + at) + from_unit) =
-              *reinterpret_cast<const uint4*>(stage + at * C::kHiddenPitch + part * 16);
-        };
-        const int thread = threadIdx.x;
-        // The output alone is not worth the stage.
-        if (q.gates == nullptr && (p.return_sequences || last)) {
+          // No other block waits for what follows.
+          const Quad<T> kept = Kept<T>(h[f], units, drops, lane);
+          Quad<T> out = kept;
+          if (p.mask != nullptr) {
+            const bool repeats = valid[f] || (seen[f] && !p.zero_output_for_mask);
+            out = Quad<T>(repeats ? h[f] : 0, lane);
+          }
+          const int64_t flight_row = int64_t(slice) * kRows + f * kGridFlightRows;
+          if (q.gates == nullptr) {  // the output alone is not worth the stage
+            if (lives[f] && (p.return_sequences || last)) {
+              out.Store(static_cast<T*>(q.output) + OutputAt(p, q, row[f], step) + first_unit,
+                        lane_unit);
+            }
+          } else {
+            // A stage of the flight's own, written again behind the next step's barriers.
+            const int stage_row = f * kGridFlightRows;
+            unsigned char* output_rows = output_stage + stage_row * C::kHiddenPitch;
+            unsigned char* hidden_rows = hidden_stage + stage_row * C::kHiddenPitch;
+            unsigned char* gates_rows = gates_stage + stage_row * C::kGatesPitch;
+            unsigned char* cell_rows = cell_stage + stage_row * C::kCellPitch;
+            out.Store(output_rows + lane_row * C::kHiddenPitch + warp * kResultBytes, lane_unit);
+            kept.Store(hidden_rows + lane_row * C::kHiddenPitch + warp * kResultBytes, lane_unit);
+            StageGates<T>(gates_rows + lane_row * C::kGatesPitch + warp * kResultBytes, gates,
+                          lane);
+            *reinterpret_cast<float*>(cell_rows + lane_row * C::kCellPitch +
+                                      (warp * 4 + lane_unit) * 4) = c[f];
+            ptx::NamedBarrier(1, C::kConsumers);
+            // `row_at(row)` is where the row begins in `to`, in elements.
+            const auto store_hidden = [&](const unsigned char* stage, int task, void* to,
+                                          const auto& row_at) {
+              constexpr int kVectors = C::kResult;  // of 16 bytes, a row
+              const int at = task / kVectors, part = task % kVectors;
+              const int from_unit = block * kGridUnits + part * (16 / C::kResult);
+              if (task < 0 || at >= kGridFlightRows || flight_row + at >= p.batch ||
+                  from_unit >= hidden) {
+                return;
+              }
+              *reinterpret_cast<uint4*>(static_cast<T*>(to) + row_at(flight_row + at) + from_unit) =
+                  *reinterpret_cast<const uint4*>(stage + at * C::kHiddenPitch + part * 16);
+            };
+            const int thread = threadIdx.x;
+            if (p.return_sequences || last) {
+              store_hidden(output_rows, thread - 128, q.output,
+                           [&](int64_t b) { return OutputAt(p, q, b, step); });
+            }
+            StoreGates<T>(gates_rows, q.gates, block * kGridUnits, hidden, p.batch - flight_row,
+                          [&](int at) { return step * p.batch + flight_row + at; });
+            const int at = (thread - 192) / 4, from_unit = block * kGridUnits + thread % 4 * 4;
+            if (thread >= 192 && flight_row + at < p.batch && from_unit < hidden) {
+              *reinterpret_cast<uint4*>(q.cell + (step * p.batch + flight_row + at) * hidden +
+                                        from_unit) =
+                  *reinterpret_cast<const uint4*>(cell_rows + at * C::kCellPitch + thread % 4 * 16);
+            }
+            if (q.hidden != nullptr) {
+              store_hidden(hidden_rows, thread - 160, q.hidden,
+                           [&](int64_t b) { return (step * p.batch + b) * hidden; });
+            }
+          }
+          if (last && lives[f]) {
+            static_cast<Bits<T>*>(q.final_h)[row[f] * hidden + unit] = h[f];
+            static_cast<T*>(q.final_c)[row[f] * hidden + unit] = FromAccumulator<T>(c[f]);
+          }
+          valid[f] = next_valid;
 #pragma unroll
-          for (int n = 0; n < kTiles; ++n) {
-            if (!lives[n]) continue;
-            out[n].Store(static_cast<T*>(q.output) + OutputAt(p, q, row[n], step) + first_unit,
-                         lane_unit);
-          }
+          for (int g = 0; g < 4; ++g) x[f][g] = next_x[g];
         }
-        if (q.gates != nullptr) {
-          if (p.return_sequences || last) {
-            store_hidden(output_stage, thread - 128, q.output,
-                         [&](int64_t b) { return OutputAt(p, q, b, step); });
-          }
-          StoreGates<T, kRows>(gates_stage, q.gates, block * kGridUnits, hidden,
-                               p.batch - first_row,
-                               [&](int at) { return step * p.batch + first_row + at; });
-          const int at = thread / 4, from_unit = block * kGridUnits + thread % 4 * 4;
-          if (at < kRows && first_row + at < p.batch && from_unit < hidden) {
-            *reinterpret_cast<uint4*>(q.cell + (step * p.batch + first_row + at) * hidden +
-                                      from_unit) =
-                *reinterpret_cast<const uint4*>(cell_stage + at * C::kCellPitch + thread % 4 * 16);
-          }
-          if (q.hidden != nullptr) {
-            store_hidden(hidden_stage, C::kResult == 4 ? thread : thread - 192, q.hidden,
-                         [&](int64_t b) { return (step * p.batch + b) * hidden; });
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          if (last && lives[n]) {
-            static_cast<Bits<T>*>(q.final_h)[row[n] * hidden + unit] = h[n];
-            static_cast<T*>(q.final_c)[row[n] * hidden + unit] = FromAccumulator<T>(c[n]);
-          }
-          valid[n] = next_valid[n];
-#pragma unroll
-          for (int g = 0; g < 4; ++g) x[n][g] = next_x[n][g];
-        }
+        if (multiplies) ++consumed;
       }
     }
   }

@@ -11,8 +11,7 @@
 
 namespace tfl::cuda {
 
-// Counters of a group: one a chunk (at most 32) and, backward, one a block (at most 64).
-constexpr int kGridCounters = 96;
+constexpr int kGridCounters = 64;      // of a group: one a chunk of each flight
 constexpr int kGridCounterPitch = 32;  // uint32: each counter has a cache line of its own
 
 // Void stands for the spec's dtype or, with wide_weights, float32 weights. Counters are
@@ -74,7 +73,7 @@ struct GridBackwardDirection : GridDirectionParams {
 
 struct GridBackwardParams : GridCommon {
   void* exchange;  // two buffers of gate gradients a group
-  void* partials;  // two buffers of partial sums of the gradient of h a group
+  void* partials;  // two buffers of partial sums of the gradient of h a group, with their numbers
   GridBackwardDirection directions[TFL_MAX_DIRECTIONS];
 };
 

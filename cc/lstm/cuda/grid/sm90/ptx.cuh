@@ -28,7 +28,7 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(barrier),
       "r"(parity)
@@ -50,6 +50,9 @@ __device__ __forceinline__ uint32_t ClusterRank() {
 __device__ __forceinline__ void NamedBarrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+__device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // Between accesses by ordinary instructions and by the copy engine or the tensor cores.
 __device__ __forceinline__ void FenceAsyncGlobal() {
@@ -61,11 +64,31 @@ __device__ __forceinline__ void FenceAsyncShared() {
 
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* address) {
   uint32_t value;
+#ifdef TFL_POLL_RELAXED
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+#endif
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
 __device__ __forceinline__ void AddRelease(uint32_t* address, uint32_t value) {
+#ifdef TFL_RED_RELAXED
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+  return;
+#endif
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// A word that carries its number along needs no order to other accesses.
+__device__ __forceinline__ uint2 LoadRelaxed(const uint2* address) {
+  uint64_t both;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(both) : "l"(address) : "memory");
+  return make_uint2(static_cast<uint32_t>(both), static_cast<uint32_t>(both >> 32));
+}
+__device__ __forceinline__ void StoreRelaxed(uint2* address, uint32_t low, uint32_t high) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(address),
+               "l"(static_cast<uint64_t>(high) << 32 | low)
+               : "memory");
 }
 
 // Global memory to the same place in the shared memory of every block in `blocks`, counted on the
@@ -97,62 +120,25 @@ __device__ __forceinline__ uint64_t MmaDescriptor(uint32_t address, uint32_t k_b
          (static_cast<uint64_t>(k_bytes >> 4) << 16) | (static_cast<uint64_t>(n_bytes >> 4) << 32);
 }
 
-// d[64 x N] += a[64 x 16] b[16 x N], a from registers; ROWS is N.
-template <typename T, int ROWS>
+// d[64 x 16] += a[64 x k] b[k x 16] for 32 bytes of k, a from registers.
+template <typename F>
 struct Mma;
 
-#define TFL_GRID_MMA(TYPE, NAME)                                                                  \
-  template <>                                                                                     \
-  struct Mma<TYPE, 16> {                                                                          \
-    static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b) {         \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32." NAME "." NAME                    \
-                   " {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1, 0;"                \
-                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),      \
-                     "+f"(d[6]), "+f"(d[7])                                                       \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                         \
-    }                                                                                             \
-  };                                                                                              \
-  template <>                                                                                     \
-  struct Mma<TYPE, 32> {                                                                          \
-    static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b) {         \
-      asm volatile(                                                                               \
-          "wgmma.mma_async.sync.aligned.m64n32k16.f32." NAME "." NAME                             \
-          " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, " \
-          "1, 1, 0;"                                                                              \
-          : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),   \
-            "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),            \
-            "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                                                 \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
-    }                                                                                             \
+#define TFL_GRID_MMA(TYPE, SHAPE, NAME, MAJOR)                                               \
+  template <>                                                                                \
+  struct Mma<TYPE> {                                                                         \
+    static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b) {    \
+      asm volatile("wgmma.mma_async.sync.aligned." SHAPE ".f32." NAME "." NAME               \
+                   " {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1" MAJOR ";"     \
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
+                     "+f"(d[6]), "+f"(d[7])                                                  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                    \
+    }                                                                                        \
   };
-TFL_GRID_MMA(__nv_bfloat16, "bf16")
-TFL_GRID_MMA(__half, "f16")
+TFL_GRID_MMA(__nv_bfloat16, "m64n16k16", "bf16", ", 0")
+TFL_GRID_MMA(__half, "m64n16k16", "f16", ", 0")
+TFL_GRID_MMA(float, "m64n16k8", "tf32", "")  // operands of TF32 are always K-major
 #undef TFL_GRID_MMA
-
-// TF32: k is 8, and operands are always K-major.
-template <>
-struct Mma<float, 16> {
-  static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32"
-        " {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, 1, 1, 1;"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  }
-};
-template <>
-struct Mma<float, 32> {
-  static __device__ __forceinline__ void Run(float* d, const uint32_t* a, uint64_t b) {
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32"
-        " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, 1, 1;"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-          "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-          "+f"(d[14]), "+f"(d[15])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  }
-};
 
 // The nearest TF32 value; the tensor cores would cut the last 13 bits off.
 __device__ __forceinline__ uint32_t RoundToTf32(float value) {
