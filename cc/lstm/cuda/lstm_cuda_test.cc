@@ -256,7 +256,7 @@ TEST_P(AllFamilies, LargerSizes) {
   const int64_t sizes[][4] = {{64, 5, 64, 1024}, {1, 6, 40, 1024}, {37, 4, 24, 512},
                               {130, 3, 16, 256}, {150, 4, 9, 440}, {9, 3, 8, 1536},
                               {20, 70, 12, 128}, {3, 2, 8, 2056},  {100, 4, 3, 1000},
-                              {33, 7, 5, 768},   {200, 5, 6, 648}};
+                              {33, 7, 5, 768},   {200, 5, 6, 648}, {66, 9, 8, 400}};
   for (const auto& size : sizes) {
     for (int mask = 0; mask < 2; ++mask) {
       tfl_lstm_spec spec = Spec(size[0], size[1], size[2], size[3], dtype());

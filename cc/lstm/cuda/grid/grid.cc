@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kMaxBlocks = 160;
 constexpr int64_t kMaxGroups = 8;
 constexpr int64_t kCounterBytes = kMaxGroups * kGridCounters * kGridCounterPitch * 4;
-constexpr int64_t kStateBytes = 64 * kGridUnits * 2;  // a block's 16-bit h; TF32 has 32 rows
+constexpr int64_t kStateBytes = 32 * kGridUnits * 4;  // h of a block's units in float32
 
 struct ForwardScratch {
   void* exchange;
@@ -28,7 +28,7 @@ struct ForwardScratch {
 
   explicit ForwardScratch(void* base) {
     Arena arena(base);
-    exchange = arena.Take(kMaxBlocks * 2 * kStateBytes);
+    exchange = arena.Take(kMaxBlocks * 2 * kStateBytes / 2);
     counters = arena.Take(kCounterBytes);
     bytes = arena.used();
   }
@@ -44,7 +44,7 @@ struct BackwardScratch {
   BackwardScratch(const tfl_lstm_spec& spec, void* base) {
     Arena arena(base);
     exchange = arena.Take(kMaxBlocks * 2 * 4 * kStateBytes);
-    partials = arena.Take(kMaxBlocks * 2 * 4 * kStateBytes * 4);  // words of 8 bytes
+    partials = arena.Take(kMaxBlocks * 2 * 4 * kStateBytes * 2);  // of four quarters, with numbers
     counters = arena.Take(kCounterBytes);
     for (int64_t*& first : first_valid) {
       first = static_cast<int64_t*>(

@@ -36,20 +36,17 @@ bool MakeGridPlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, GridDir
   if (resident_blocks != 0) blocks = std::min(blocks, resident_blocks);
   const int groups = blocks / plan->blocks_per_group;
   if (groups == 0) return false;
-  // The more flights a step has, the less of an exchange is waited for; 64 rows fit the shared
-  // memory of the smallest size.
-  const bool fits_64 = plan->padded_hidden == 512 && !wide_factors;
-  plan->rows = spec.batch <= 16 * groups ? 16 : (spec.batch <= 32 * groups || !fits_64 ? 32 : 64);
+  plan->rows = spec.batch <= 16 * groups ? 16 : 32;
   plan->slices = (spec.batch + plan->rows - 1) / plan->rows;
   plan->groups = static_cast<int>(std::min<int64_t>(groups, plan->slices));
   // Every pass runs through all steps: for large batches a product a step is faster.
   if (plan->slices > int64_t{kMaxPasses} * groups) return false;
   // Counters of arrivals are 32 bits wide.
   if (spec.steps > (int64_t{1} << 24)) return false;
-  // While it runs: two buffers of what comes in, and what the rows' sums and results pass through.
+  // While it runs: two buffers of what comes in, and what sums pass through.
   const int element = wide_factors ? 4 : 2;
   const int buffers = 2 * plan->padded_hidden * plan->rows * element;
-  const int sums = plan->rows * (wide ? kGridWideRowBytes : kGridRowBytes);
+  const int sums = plan->rows * kGridRowBytes;
   const int staged_rows = 4 * kGridUnits;
   const int forward_staging = plan->padded_hidden * (staged_rows * element + kPadding);
   const int backward_staging = staged_rows * (plan->padded_hidden * element + kPadding);

@@ -14,22 +14,19 @@ constexpr int kGridUnits = 16;
 constexpr int kGridChunkBlocks = 8;
 constexpr int kGridChunkUnits = kGridUnits * kGridChunkBlocks;
 constexpr int kGridClusterBlocks = 2;
-// Batch rows that travel together. A group's rows are several flights: while one is on its way, the
-// blocks compute another.
+// Batch rows that travel together: 32 rows are two flights, one on its way while the other
+// computes.
 constexpr int kGridFlightRows = 16;
 
 enum class GridDirection { kForward, kBackward };
 
-// Shared memory a batch row takes beside the two buffers, for tensors of 2 and 4 bytes: 256 bytes
-// of half sums; forward 64 elements of gates, 80 bytes of c, 16 elements each of output and h;
-// backward 64 elements of gate gradients. The results are staged so that they leave in whole
-// sectors; all but the sums are padded by 16 bytes.
-constexpr int kGridRowBytes = 576;
-constexpr int kGridWideRowBytes = 768;
+// Shared memory a batch row takes beside the two buffers: forward 544 bytes of sums; backward 256
+// of sums and 64 gate gradients, padded by 16 bytes.
+constexpr int kGridRowBytes = 544;
 
 struct GridPlan {
   int padded_hidden;     // 512, 768 or 1024: the kernel's hidden size, the rest zeros
-  int rows;              // 16, 32 or 64: batch rows a group computes at once
+  int rows;              // 16 or 32: batch rows a group computes at once
   int blocks_per_group;  // together they hold all of the recurrent kernel, in registers
   int groups;            // replicas of the recurrent kernel, each with other batch rows
   int64_t slices;        // of `rows` batch rows; group g computes slices g, g + groups, ...

@@ -1,12 +1,14 @@
-// Backward through the whole recurrence in one kernel, for 16-bit types on Hopper.
+// Backward through the whole recurrence in one kernel, for 16-bit types and TF32 on Hopper.
 //
-// The gradient of h needs every gate gradient times the transposed recurrent kernel: k is four
-// times as long as forward. A block's share, 64 units by a quarter of k, fills the same registers
-// as forward's; the four blocks of a unit tile (one for each quarter of k) sum in two rounds a
-// step:
-//   1. gate gradients go out and come in by chunks, just as h does forward (forward.cuh);
-//   2. each block hands 16 units' partial sums to each of the three other blocks of its tile
-//      through global memory, and goes on with 16 units of its own.
+// Flights and exchange are forward's (forward.cuh); the two warpgroups that multiply compute the
+// cells too, since here a warpgroup of their own was slower. The gradient of h needs every gate
+// gradient times the transposed recurrent kernel: k is four times as long as forward. A block's
+// share, 64 units by a quarter of k, fills the same registers as forward's; the four blocks of a
+// unit tile (one for each quarter of k) sum in two rounds a step:
+//   1. gate gradients go out and come in by chunks, just as h does forward;
+//   2. each block hands 16 units' partial sums to each of the four blocks of its tile through
+//   global
+//      memory, as words that carry their number: no counter, and no order to wait for.
 // k counts unit * 4 + gate, so that a thread's four gate gradients are 8 bytes in a row. Quarter q
 // holds units [q, q + 1) * kHidden / 4. A chunk is 32 units, the work of two blocks.
 //
@@ -32,7 +34,8 @@ __device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p,
   constexpr int kUnits = kHidden / kQuarters, kElement = C::kElement;
   constexpr int kVector = 16 / kElement;  // weights in 16 bytes
 #pragma unroll 8
-  for (int task = threadIdx.x; task < kTileUnits * kHidden / kVector; task += C::kConsumers) {
+  for (int task = threadIdx.x; task < kTileUnits * kHidden / kVector;
+       task += C::kMultiplierThreads) {
     const int row = task / (kHidden / kVector), at = task % (kHidden / kVector) * kVector;
     const int gate = at / kUnits, unit = quarter * kUnits + at % kUnits;
     const int to_unit = tile * kTileUnits + row;
@@ -43,7 +46,7 @@ __device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p,
     }
     *reinterpret_cast<uint4*>(shared + row * C::kBackwardPitch + at * kElement) = vector;
   }
-  ptx::NamedBarrier(1, C::kConsumers);
+  ptx::NamedBarrier(kMultipliers, C::kMultiplierThreads);
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
   for (int step = 0; step < C::kHalfSteps; ++step) {
@@ -64,6 +67,57 @@ __device__ __forceinline__ void LoadTransposed(const GridBackwardParams& p,
   }
 }
 
+// The lanes that differ in bits 2 and 3 hold four gates of one unit each, of 4 neighbours: each
+// gets one gate, number 2 (bit 2) + (bit 3), of all 4 units.
+__device__ __forceinline__ uint64_t TransposeGates(uint32_t i_f, uint32_t g_o, int lane) {
+  const bool bit2 = lane & 4, bit3 = lane & 8;
+  const uint32_t mine = bit2 ? g_o : i_f;
+  const uint32_t theirs = __shfl_xor_sync(~0u, bit2 ? i_f : g_o, 4);
+  const uint32_t even = bit2 ? theirs : mine, odd = bit2 ? mine : theirs;
+  const uint32_t first = __byte_perm(even, odd, 0x5410), second = __byte_perm(even, odd, 0x7632);
+  const uint32_t kept = bit3 ? second : first;
+  const uint32_t came = __shfl_xor_sync(~0u, bit3 ? first : second, 8);
+  const uint32_t low = bit3 ? came : kept, high = bit3 ? kept : came;
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+// Puts this lane's four gates of a unit, or of its 4 neighbours together, into a row of
+// gates_stage; row_units points at the first of the 4 units of gate 0.
+template <typename T>
+__device__ __forceinline__ void StageGates(unsigned char* row_units, const float (&gates)[4],
+                                           int lane) {
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+      reinterpret_cast<float*>(row_units)[g * kGridUnits + lane / 4 % 4] = gates[g];
+    }
+  } else {
+    const uint64_t four =
+        TransposeGates(uint32_t(ToBits<T>(gates[0])) | uint32_t(ToBits<T>(gates[1])) << 16,
+                       uint32_t(ToBits<T>(gates[2])) | uint32_t(ToBits<T>(gates[3])) << 16, lane);
+    const int number = (lane >> 2 & 1) * 2 + (lane >> 3 & 1);
+    *reinterpret_cast<uint64_t*>(row_units + number * kGridUnits * 2) = four;
+  }
+}
+
+// Stores the 4 gates of 16 units of a flight's rows from `stage` (rows of kGatesPitch) to a tensor
+// [rows, 4 hidden] of type T whose row r lies at row row_at(r); rows from `rows` on are left out.
+template <typename T, typename RowAt>
+__device__ __forceinline__ void StoreGates(const unsigned char* stage, void* to, int first_unit,
+                                           int hidden, int64_t rows, RowAt&& row_at) {
+  constexpr int kElement = sizeof(T), kPitch = 64 * kElement + 16;
+  constexpr int kVectors = kElement;  // of 16 bytes, a gate
+#pragma unroll
+  for (int task = threadIdx.x; task < kGridFlightRows * 4 * kVectors; task += 256) {
+    const int row = task / (4 * kVectors), gate = task / kVectors % 4, part = task % kVectors;
+    const int unit = first_unit + part * (16 / kElement);
+    if (row >= rows || unit >= hidden) continue;
+    *reinterpret_cast<uint4*>(static_cast<T*>(to) + row_at(row) * 4 * hidden + gate * hidden +
+                              unit) =
+        *reinterpret_cast<const uint4*>(stage + row * kPitch + gate * 16 * kElement + part * 16);
+  }
+}
+
 // What a cell needs of one step, as loaded.
 template <typename T>
 struct BackwardInput {
@@ -75,15 +129,17 @@ struct BackwardInput {
 };
 
 template <typename T, int kHidden, int kRows>
-__global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
+__global__ void __launch_bounds__(kGridBackwardThreads, 1)
     __cluster_dims__(kGridClusterBlocks, 1, 1)
         BackwardKernel(const __grid_constant__ GridBackwardParams p) {
-  using C = Config<T, T, kHidden, kRows>;
+  using C = Config<T, kHidden, kRows>;
   constexpr int kFlights = C::kFlights;
   constexpr int kUnitTiles = kHidden / kTileUnits;
   constexpr int kChunkCounters = kQuarters * C::kChunks;
   // Words of partial sums of 16 units and a flight's rows, from one block to another.
   constexpr int kPartials = kGridUnits * kGridFlightRows;
+  constexpr int kHalfSumBytes = 256;                            // a row
+  constexpr int kGatesPitch = 4 * kGridUnits * sizeof(T) + 16;  // bytes a row of the stage
   constexpr int kFlightPartials = 2 * C::kBlocks * kQuarters * kPartials;
   static_assert(kUnitTiles % kGridClusterBlocks == 0, "blocks of a cluster share their quarter");
   static_assert(kFlights * kChunkCounters <= kGridCounters);
@@ -108,14 +164,14 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
   for (int buffer = 0; buffer < kFlights * 2; ++buffer) {
     uint4* mine =
         reinterpret_cast<uint4*>(partials + (buffer * C::kBlocks + block) * kQuarters * kPartials);
-    for (int i = threadIdx.x; i < kQuarters * kPartials / 2; i += C::kThreads) {
+    for (int i = threadIdx.x; i < kQuarters * kPartials / 2; i += kGridBackwardThreads) {
       mine[i] = make_uint4(0, 0, 0, 0);
     }
   }
   const unsigned cleared = ClearCounters(counters, block);
 
   if (warpgroup == 2) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    ptx::SetRegisters<40, kGridBackwardThreads>();
     CountersAreClear(cleared);
     ptx::ClusterSync();
     const uint32_t a_slice = ends_with_h ? p.steps : p.steps - 1;
@@ -124,15 +180,15 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     e.publishers = kPublishers;
     e.first_chunk = quarter * C::kChunks;
     e.own_chunk = tile * 2 + quarter / 2;
-    e.own_offset = quarter % 2 * (C::kChunkBytes / 2);
+    e.own_offset = e.own_chunk * C::kChunkBytes + quarter % 2 * (C::kChunkBytes / 2);
     e.bytes = kQuarters * C::kBufferBytes;
     e.buffers =
         static_cast<unsigned char*>(p.exchange) + size_t(any_group) * kFlights * 2 * e.bytes;
     e.counters = counters;
     e.flight_counters = kChunkCounters * kGridCounterPitch;
-    Serve<C>(e, warp, outgoing, buffers, barriers);
+    Serve<C, C::kMultiplierThreads>(e, warp, outgoing, buffers, barriers);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    ptx::SetRegisters<232, kGridBackwardThreads>();
     const int lane = threadIdx.x % 32;
     uint32_t weights[C::kHalfSteps][4];
     LoadTransposed<T, kHidden, C>(p, q, shared, tile, quarter, weights);
@@ -147,8 +203,8 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
     const int local_row = warpgroup * 8 + lane % 4 * 2 + warp % 2;
     const int hidden = p.hidden_size;
     const bool unit_lives = unit < hidden;
-    float* half_sums = reinterpret_cast<float*>(shared + C::kHalfSums);
-    unsigned char* gates_stage = shared + C::kStage;
+    float* half_sums = reinterpret_cast<float*>(shared + C::kSums);
+    unsigned char* gates_stage = shared + C::kSums + kRows * kHalfSumBytes;
     // Core matrices are 8 rows by 16 bytes: two units' gate gradients, or one's of float32.
     constexpr int kUnitBytes = 4 * C::kElement;
     unsigned char* my_outgoing = reinterpret_cast<unsigned char*>(outgoing) +
@@ -166,14 +222,14 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
             make_uint2(uint32_t(ToBits<T>(g[0])) | uint32_t(ToBits<T>(g[1])) << 16,
                        uint32_t(ToBits<T>(g[2])) | uint32_t(ToBits<T>(g[3])) << 16);
       }
-      ptx::NamedBarrierArrive(kPublished + f, C::kConsumers + 32);
+      ptx::NamedBarrierArrive(kPublished + f, C::kMultiplierThreads + 32);
     };
 
     // Multiplies what the flight published last, and hands on the sums.
     const auto multiply = [&](int f) {
       float d[8] = {};
       Multiply<T, C>(d, weights, f, number, warpgroup, buffers, barriers);
-      AddHalves<C>(d, half_sums, f, number, warpgroup, barriers);
+      AddHalves<C>(d, half_sums, f, warpgroup);
       // A warp's 16 units belong to the block of quarter `warp`.
       uint2* to = partials + f * kFlightPartials +
                   (((number & 1) * C::kBlocks + warp * kUnitTiles + tile) * kQuarters + quarter) *
@@ -249,7 +305,8 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
             unit_lives ? __ldg(q.cell + ((p.steps - 1) * p.batch + row[f]) * hidden + unit) : 0.f;
         now[f] = load_step(p.steps - 1, f);
       }
-      ptx::NamedBarrier(1, C::kConsumers);  // the last slice's results have left their stage
+      ptx::NamedBarrier(kMultipliers,
+                        C::kMultiplierThreads);  // the last slice's results have left their stage
 
       for (int step = p.steps - 1; step >= 0; --step) {
         BackwardInput<T> next[kFlights];
@@ -281,10 +338,10 @@ __global__ void __launch_bounds__(Config<T, T, kHidden, kRows>::kThreads, 1)
 
           // No other block waits for what follows. The stage is the flight's own, written again
           // behind the next step's barriers.
-          unsigned char* stage = gates_stage + f * (kGridFlightRows * C::kGatesPitch);
-          StageGates<T>(stage + local_row * C::kGatesPitch + (local_unit & ~3) * C::kElement, gates,
+          unsigned char* stage = gates_stage + f * (kGridFlightRows * kGatesPitch);
+          StageGates<T>(stage + local_row * kGatesPitch + (local_unit & ~3) * C::kElement, gates,
                         lane);
-          ptx::NamedBarrier(1, C::kConsumers);
+          ptx::NamedBarrier(kMultipliers, C::kMultiplierThreads);
           const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
           const int64_t first_row = int64_t(slice) * kRows + f * kGridFlightRows;
           StoreGates<T>(stage, q.grad_gates, tile * kTileUnits + quarter * kGridUnits, hidden,

@@ -13,14 +13,14 @@
 
 namespace tfl::cuda::grid {
 
-// Named barriers: 1 is the consumers' own; flight f is published through kPublished + f.
-constexpr int kPublished = 2;
+// Named barriers: the multiplying warpgroups' own, the cells' own, and of each flight what was
+// published and what was summed.
+enum : int { kMultipliers = 1, kCells = 2, kPublished = 3, kSummed = 5 };
 
-// T is the type of the call's tensors, F that of the products' factors.
-template <typename T, typename F, int kHidden, int kRows>
+// F is the type of the products' factors.
+template <typename F, int kHidden, int kRows>
 struct Config {
   static constexpr int kElement = sizeof(F);
-  static constexpr int kResult = sizeof(T);
   static constexpr int kStepK = 32 / kElement;  // k of one product instruction
   static constexpr int kBlocks = kHidden / kGridUnits;
   static constexpr int kChunks = kHidden / kGridChunkUnits;
@@ -34,16 +34,9 @@ struct Config {
   static constexpr int kStagingPitch =
       64 * kElement + 16;  // bytes of staged weights a row, forward
   static constexpr int kBackwardPitch = kHidden * kElement + 16;  // and backward
-  // Offsets of, and bytes a row in, the staging of results behind the buffers and half sums.
-  static constexpr int kHalfSums = kFlights * kFlightBytes;
-  static constexpr int kStage = kHalfSums + kRows * 256;
-  static constexpr int kGatesPitch = 64 * kResult + 16;
-  static constexpr int kCellPitch = 80;
-  static constexpr int kHiddenPitch = 16 * kResult + 16;
-  static constexpr int kConsumers = 256;
-  static constexpr int kThreads = kConsumers + 128;
-  static_assert(kChunks % 2 == 0);
-  static_assert(kRows % kGridFlightRows == 0);
+  static constexpr int kSums = kFlights * kFlightBytes;  // where sums lie, behind the buffers
+  static constexpr int kMultiplierThreads = 256;         // warpgroups 0 and 1
+  static_assert(kRows % kGridFlightRows == 0 && kFlights <= 2 && kChunks % 2 == 0);
 };
 
 template <typename T>
@@ -57,6 +50,7 @@ struct BitsOf<float> {
 template <typename T>
 using Bits = typename BitsOf<T>::type;
 
+// Rounded to the nearest, by the instruction that converts two numbers, the faster one.
 template <typename T>
 __device__ __forceinline__ Bits<T> ToBits(float value);
 template <>
@@ -65,11 +59,11 @@ __device__ __forceinline__ uint32_t ToBits<float>(float value) {
 }
 template <>
 __device__ __forceinline__ uint16_t ToBits<__nv_bfloat16>(float value) {
-  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  return __bfloat16_as_ushort(__low2bfloat16(__floats2bfloat162_rn(value, 0)));
 }
 template <>
 __device__ __forceinline__ uint16_t ToBits<__half>(float value) {
-  return __half_as_ushort(__float2half_rn(value));
+  return __half_as_ushort(__low2half(__floats2half2_rn(value, 0)));
 }
 
 template <typename T>
@@ -89,70 +83,13 @@ __device__ __forceinline__ float FromBits<__half>(uint16_t bits) {
 
 // Within 2e-7, far below the 16-bit types' rounding. The products of infinity are as they should
 // be.
-__device__ __forceinline__ float FastSigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
+constexpr float kSigmoidFactor = -1.44269504f, kTanhFactor = 2 * 1.44269504f;
+// Of the argument of sigmoid or tanh times its factor above: sigmoid, or (1 - tanh) / 2.
+__device__ __forceinline__ float FastLogistic(float exponent) {
+  return ptx::Reciprocal(1.f + ptx::Exp2(exponent));
+}
 __device__ __forceinline__ float FastTanh(float x) {
-  return 1.f - __fdividef(2.f, 1.f + __expf(2.f * x));
-}
-
-// The lanes that differ in bits 2 and 3 hold one value each of 4 neighbouring units: all get all.
-__device__ __forceinline__ uint64_t GatherUnits(uint32_t bits, int lane) {
-  const uint32_t odd = __shfl_xor_sync(~0u, bits, 4);
-  const uint32_t pair = lane & 4 ? (odd | bits << 16) : (bits | odd << 16);
-  const uint32_t other = __shfl_xor_sync(~0u, pair, 8);
-  const uint32_t low = lane & 8 ? other : pair, high = lane & 8 ? pair : other;
-  return static_cast<uint64_t>(high) << 32 | low;
-}
-
-// h of 4 neighbouring units, as the lanes that hold them write it: 16-bit types gather it, and one
-// lane writes 8 bytes; of float32 every lane keeps and writes its own.
-template <typename T>
-struct Quad {
-  uint64_t bits;
-  __device__ __forceinline__ Quad() {}
-  __device__ __forceinline__ Quad(Bits<T> mine, int lane) : bits(GatherUnits(mine, lane)) {}
-  __device__ __forceinline__ void Store(void* first, int lane_unit) const {
-    if (lane_unit == 0) *static_cast<uint64_t*>(first) = bits;
-  }
-};
-template <>
-struct Quad<float> {
-  uint32_t bits;
-  __device__ __forceinline__ Quad() {}
-  __device__ __forceinline__ Quad(uint32_t mine, int) : bits(mine) {}
-  __device__ __forceinline__ void Store(void* first, int lane_unit) const {
-    static_cast<uint32_t*>(first)[lane_unit] = bits;
-  }
-};
-// They hold four gates each: each gets one gate, number 2 (bit 2) + (bit 3), of all 4 units.
-__device__ __forceinline__ uint64_t TransposeGates(uint32_t i_f, uint32_t g_o, int lane) {
-  const bool bit2 = lane & 4, bit3 = lane & 8;
-  const uint32_t mine = bit2 ? g_o : i_f;
-  const uint32_t theirs = __shfl_xor_sync(~0u, bit2 ? i_f : g_o, 4);
-  const uint32_t even = bit2 ? theirs : mine, odd = bit2 ? mine : theirs;
-  const uint32_t first = __byte_perm(even, odd, 0x5410), second = __byte_perm(even, odd, 0x7632);
-  const uint32_t kept = bit3 ? second : first;
-  const uint32_t came = __shfl_xor_sync(~0u, bit3 ? first : second, 8);
-  const uint32_t low = bit3 ? came : kept, high = bit3 ? kept : came;
-  return static_cast<uint64_t>(high) << 32 | low;
-}
-
-// Puts this lane's four gates of a unit, or of its 4 neighbours together, into a row of
-// gates_stage; row_units points at the first of the 4 units of gate 0.
-template <typename T>
-__device__ __forceinline__ void StageGates(unsigned char* row_units, const float (&gates)[4],
-                                           int lane) {
-  if constexpr (sizeof(T) == 4) {
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      reinterpret_cast<float*>(row_units)[g * kGridUnits + lane / 4 % 4] = gates[g];
-    }
-  } else {
-    const uint64_t four =
-        TransposeGates(uint32_t(ToBits<T>(gates[0])) | uint32_t(ToBits<T>(gates[1])) << 16,
-                       uint32_t(ToBits<T>(gates[2])) | uint32_t(ToBits<T>(gates[3])) << 16, lane);
-    const int number = (lane >> 2 & 1) * 2 + (lane >> 3 & 1);
-    *reinterpret_cast<uint64_t*>(row_units + number * kGridUnits * 2) = four;
-  }
+  return fmaf(-2.f, FastLogistic(kTanhFactor * x), 1.f);
 }
 
 // 16 bytes of weights in a row, from element `at`, times scale, as a factor of type T.
@@ -175,35 +112,33 @@ __device__ __forceinline__ uint4 LoadWeights(const void* weights, bool wide, siz
   }
 }
 
-// What the third warpgroup needs to know of the exchange of a group; a flight's parts lie one after
-// the other.
+// What the exchanging warpgroup needs to know of a group; a flight's parts lie one after the other.
 struct Exchange {
   uint32_t count;          // publications of each flight
   uint32_t publishers;     // blocks a chunk
   int first_chunk;         // of those that this block takes
   int own_chunk;           // that this block publishes in
-  int own_offset;          // there
+  int own_offset;          // of what it publishes, in bytes of a buffer
   unsigned char* buffers;  // two of `bytes` a flight
   int bytes;
   uint32_t* counters;  // `flight_counters` a flight
   int flight_counters;
 };
 
-// A warp waits for the chunks of flights first_flight, first_flight + 2, ... and copies those of
-// this block's share into both blocks of the cluster, one lane a chunk of a flight.
+// A warp waits for the flight's chunks and copies those of this block's share into both blocks of
+// the cluster, one lane a chunk.
 template <typename C>
-__device__ __forceinline__ void Fetch(const Exchange& e, int first_flight, uint32_t buffers,
+__device__ __forceinline__ void Fetch(const Exchange& e, int flight, uint32_t buffers,
                                       uint32_t barriers) {
-  static_assert(C::kFlights <= 4 && C::kChunks <= 16 * kGridClusterBlocks);
-  const int lane = threadIdx.x % 32, flight = first_flight + lane / 16 * 2;
-  const int chunk = lane % 16 * kGridClusterBlocks + ptx::ClusterRank();
+  static_assert(C::kChunks <= 32 * kGridClusterBlocks);
+  const int chunk = threadIdx.x % 32 * kGridClusterBlocks + ptx::ClusterRank();
   const uint32_t* counter =
       e.counters + flight * e.flight_counters + (e.first_chunk + chunk) * kGridCounterPitch;
   const unsigned char* from =
       e.buffers + size_t(flight) * 2 * e.bytes + (e.first_chunk + chunk) * C::kChunkBytes;
   buffers += flight * C::kFlightBytes + chunk * C::kChunkBytes;
   barriers += flight * C::kFlightBarriers + 8 * chunk;
-  uint32_t number = flight < C::kFlights && chunk < C::kChunks ? 0 : e.count;
+  uint32_t number = chunk < C::kChunks ? 0 : e.count;
   do {
     if (number < e.count && ptx::LoadAcquire(counter) >= e.publishers * (number + 1)) {
       const uint32_t buffer = number & 1;
@@ -215,44 +150,43 @@ __device__ __forceinline__ void Fetch(const Exchange& e, int first_flight, uint3
   } while (__any_sync(~0u, number < e.count));
 }
 
-// A warp stores what the consumers publish of flights first_flight, first_flight + 2, ..., once
-// they left it in `outgoing`, and adds one to its chunk's counter. The consumers need not wait
-// until it has reached L2.
-template <typename C, int kVectors>
-__device__ __forceinline__ void Announce(const Exchange& e, int first_flight,
-                                         const uint4 (&outgoing)[C::kFlights][kVectors]) {
+// A warp stores what the kPublishingThreads publish of the flight, once they left it in `outgoing`,
+// and adds one to its chunk's counter. They need not wait until it has reached L2.
+template <int kPublishingThreads, int kVectors>
+__device__ __forceinline__ void Announce(const Exchange& e, int flight,
+                                         const uint4 (&outgoing)[kVectors]) {
   const int lane = threadIdx.x % 32;
+  uint32_t* counter = e.counters + flight * e.flight_counters + e.own_chunk * kGridCounterPitch;
   for (uint32_t number = 0; number < e.count; ++number) {
-    for (int flight = first_flight; flight < C::kFlights; flight += 2) {
-      uint4* to = reinterpret_cast<uint4*>(e.buffers + (flight * 2 + (number & 1)) * e.bytes +
-                                           e.own_chunk * C::kChunkBytes + e.own_offset);
-      ptx::NamedBarrier(kPublished + flight, C::kConsumers + 32);
+    uint4* to =
+        reinterpret_cast<uint4*>(e.buffers + (flight * 2 + (number & 1)) * e.bytes + e.own_offset);
+    ptx::NamedBarrier(kPublished + flight, kPublishingThreads + 32);
 #pragma unroll
-      for (int i = 0; i < kVectors / 32; ++i) to[i * 32 + lane] = outgoing[flight][i * 32 + lane];
-      __syncwarp();
-      if (lane == 0) {
-        ptx::AddRelease(e.counters + flight * e.flight_counters + e.own_chunk * kGridCounterPitch,
-                        1);
-      }
-    }
+    for (int i = 0; i < kVectors / 32; ++i) to[i * 32 + lane] = outgoing[i * 32 + lane];
+    __syncwarp();
+    if (lane == 0) ptx::AddRelease(counter, 1);
   }
 }
 
-// The third warpgroup.
-template <typename C, int kVectors>
+// The warpgroup that exchanges, a fetching and an announcing warp a flight.
+template <typename C, int kPublishingThreads, int kVectors>
 __device__ __forceinline__ void Serve(const Exchange& e, int warp,
                                       const uint4 (&outgoing)[C::kFlights][kVectors],
                                       uint32_t buffers, uint32_t barriers) {
-  if (warp < 2) {
-    Fetch<C>(e, warp, buffers, barriers);
-  } else {
-    Announce<C>(e, warp - 2, outgoing);
+  const int flight = warp % 2;
+  if (flight < C::kFlights) {
+    if (warp < 2) {
+      Fetch<C>(e, flight, buffers, barriers);
+    } else {
+      Announce<kPublishingThreads>(e, flight, outgoing[flight]);
+    }
   }
   __syncwarp();
 }
 
 // d += the block's weights times the buffer that the flight's publication number `number` fills,
-// over this warpgroup's half of the chunks, each as soon as it is there.
+// over this warpgroup's half of the chunks, each as soon as it is there. Makes their barriers ready
+// for the buffer's next filling, which needs what comes of this one.
 template <typename F, typename C>
 __device__ __forceinline__ void Multiply(float* d, const uint32_t (*weights)[4], int flight,
                                          uint32_t number, int warpgroup, uint32_t buffers,
@@ -264,6 +198,7 @@ __device__ __forceinline__ void Multiply(float* d, const uint32_t (*weights)[4],
   for (int i = 0; i < C::kChunks / 2; ++i) {
     const int chunk = warpgroup * (C::kChunks / 2) + i;
     ptx::BarrierWait(barriers + 8 * chunk, parity);
+    if (threadIdx.x % 128 == 0) ptx::BarrierExpect(barriers + 8 * chunk, C::kChunkBytes);
     ptx::MmaFence();
 #pragma unroll
     for (int k = 0; k < kGridChunkUnits / C::kStepK; ++k) {
@@ -277,43 +212,19 @@ __device__ __forceinline__ void Multiply(float* d, const uint32_t (*weights)[4],
 }
 
 // Each warpgroup summed over half of k for the flight's 16 rows. Leaves the whole sums of its half
-// of the rows in d[0 .. 4), and makes the buffer's barriers ready for its next filling.
+// of the rows in d[0 .. 4).
 template <typename C>
-__device__ __forceinline__ void AddHalves(float* d, float* half_sums, int flight, uint32_t number,
-                                          int warpgroup, uint32_t barriers) {
+__device__ __forceinline__ void AddHalves(float* d, float* half_sums, int flight, int warpgroup) {
   const int thread = threadIdx.x % 128;
   half_sums += flight * (kGridFlightRows * 64);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     half_sums[(warpgroup * 4 + i) * 128 + thread] = warpgroup == 1 ? d[i] : d[4 + i];
   }
-  ptx::NamedBarrier(1, C::kConsumers);
-  if (threadIdx.x < C::kChunks) {
-    ptx::BarrierExpect(
-        barriers + flight * C::kFlightBarriers + 8 * ((number & 1) * C::kChunks + threadIdx.x),
-        C::kChunkBytes);
-  }
+  ptx::NamedBarrier(kMultipliers, C::kMultiplierThreads);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     d[i] = (warpgroup == 1 ? d[4 + i] : d[i]) + half_sums[((1 - warpgroup) * 4 + i) * 128 + thread];
-  }
-}
-
-// Stores the 4 gates of 16 units of a flight's rows from `stage` (rows of kGatesPitch) to a tensor
-// [rows, 4 hidden] of type T whose row r lies at row row_at(r); rows from `rows` on are left out.
-template <typename T, typename RowAt>
-__device__ __forceinline__ void StoreGates(const unsigned char* stage, void* to, int first_unit,
-                                           int hidden, int64_t rows, RowAt&& row_at) {
-  constexpr int kElement = sizeof(T), kPitch = 64 * kElement + 16;  // as C::kGatesPitch
-  constexpr int kVectors = kElement;                                // of 16 bytes, a gate
-#pragma unroll
-  for (int task = threadIdx.x; task < kGridFlightRows * 4 * kVectors; task += 256) {
-    const int row = task / (4 * kVectors), gate = task / kVectors % 4, part = task % kVectors;
-    const int unit = first_unit + part * (16 / kElement);
-    if (row >= rows || unit >= hidden) continue;
-    *reinterpret_cast<uint4*>(static_cast<T*>(to) + row_at(row) * 4 * hidden + gate * hidden +
-                              unit) =
-        *reinterpret_cast<const uint4*>(stage + row * kPitch + gate * 16 * kElement + part * 16);
   }
 }
 
@@ -351,16 +262,13 @@ __device__ __forceinline__ uint32_t SlicesOf(int group, int slices, int groups) 
 }  // namespace tfl::cuda::grid
 
 // Finds the instantiation of KERNEL<TYPE, padded hidden size, rows> that the plan names.
-#define TFL_GRID_CHOOSE(KERNEL, TYPE, PLAN)                                             \
-  ((PLAN).padded_hidden == 512                                                          \
-       ? ((PLAN).rows == 64 ? TFL_GRID_KERNEL(KERNEL, TYPE, 512, 64)                    \
-                            : TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 512, (PLAN).rows))     \
-   : (PLAN).padded_hidden == 768 ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 768, (PLAN).rows) \
-                                 : TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 1024, (PLAN).rows))
-#define TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, HIDDEN, ROWS)    \
-  ((ROWS) == 16 ? TFL_GRID_KERNEL(KERNEL, TYPE, HIDDEN, 16) \
-                : TFL_GRID_KERNEL(KERNEL, TYPE, HIDDEN, 32))
-#define TFL_GRID_KERNEL(KERNEL, TYPE, HIDDEN, ROWS) \
-  reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, ROWS>)
+#define TFL_GRID_CHOOSE(KERNEL, TYPE, PLAN)                                           \
+  ((PLAN).padded_hidden == 512                                                        \
+       ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 512, PLAN)                                \
+       : ((PLAN).padded_hidden == 768 ? TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 768, PLAN) \
+                                      : TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, 1024, PLAN)))
+#define TFL_GRID_CHOOSE_ROWS(KERNEL, TYPE, HIDDEN, PLAN)                              \
+  ((PLAN).rows == 16 ? reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, 16>) \
+                     : reinterpret_cast<const void*>(&grid::KERNEL<TYPE, HIDDEN, 32>))
 
 #endif  // TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_COMMON_CUH_

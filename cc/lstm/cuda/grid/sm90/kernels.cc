@@ -9,8 +9,6 @@
 namespace tfl::cuda {
 namespace {
 
-constexpr int kThreads = 384;
-
 const void* Kernel(const GridPlan& plan, GridDirection direction, tfl_dtype dtype) {
   const bool forward = direction == GridDirection::kForward;
   switch (dtype) {
@@ -21,6 +19,10 @@ const void* Kernel(const GridPlan& plan, GridDirection direction, tfl_dtype dtyp
     default:
       return forward ? GridForwardKernelTf32(plan) : GridBackwardKernelTf32(plan);
   }
+}
+
+int Threads(GridDirection direction) {
+  return direction == GridDirection::kForward ? kGridForwardThreads : kGridBackwardThreads;
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ tfl_status GridResidentBlocks(const GridPlan& plan, GridDirection direction, tfl
       "asking for the grid kernel's shared memory"));
   cudaLaunchConfig_t config = {};
   config.gridDim = plan.blocks_per_group;
-  config.blockDim = kThreads;
+  config.blockDim = Threads(direction);
   config.dynamicSmemBytes = plan.shared_bytes;
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -60,7 +62,7 @@ tfl_status LaunchGrid(const GridPlan& plan, GridDirection direction, tfl_dtype d
                       int directions, void* params, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
   config.gridDim = directions * plan.groups * plan.blocks_per_group;
-  config.blockDim = kThreads;
+  config.blockDim = Threads(direction);
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
   // Cooperative: the driver refuses the launch rather than start a part of it.

@@ -11,7 +11,9 @@
 
 namespace tfl::cuda {
 
-constexpr int kGridCounters = 64;      // of a group: one a chunk of each flight
+constexpr int kGridCounters = 64;  // of a group: one a chunk of each flight
+constexpr int kGridForwardThreads = 512;
+constexpr int kGridBackwardThreads = 384;
 constexpr int kGridCounterPitch = 32;  // uint32: each counter has a cache line of its own
 
 // Void stands for the spec's dtype or, with wide_weights, float32 weights. Counters are

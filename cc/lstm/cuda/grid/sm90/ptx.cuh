@@ -13,6 +13,18 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Subnormal numbers count as zeros: without their cases, many of these run side by side.
+__device__ __forceinline__ float Exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+__device__ __forceinline__ float Reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -33,6 +45,17 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+// All threads of a warpgroup, of a block of `kThreads` that has a multiprocessor to itself and so
+// starts with an equal share of its registers, in eighths, for each.
+template <int kCount, int kThreads>
+__device__ __forceinline__ void SetRegisters() {
+  if constexpr (kCount > 65536 / kThreads / 8 * 8) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+  }
 }
 
 // All threads of both blocks of the cluster.
@@ -64,18 +87,10 @@ __device__ __forceinline__ void FenceAsyncShared() {
 
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* address) {
   uint32_t value;
-#ifdef TFL_POLL_RELAXED
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-#endif
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
 __device__ __forceinline__ void AddRelease(uint32_t* address, uint32_t value) {
-#ifdef TFL_RED_RELAXED
-  asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-  return;
-#endif
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
