@@ -8,9 +8,8 @@
 // A group of blocks_per_group blocks holds the recurrent kernel once; each block computes 16 units
 // for the group's `kRows` batch rows, in flights of 16 rows. Four warpgroups:
 //   0, 1  multiply. The block's part of the recurrent kernel, 64 gate rows by kHidden, lies in
-//   their
-//         registers; they split k: wgmma with the weights as the M side, from registers, and h as
-//         the N side, from shared memory. Their sums go to shared memory.
+//         their registers; they split k: wgmma with the weights as the M side, from registers, and
+//         h as the N side, from shared memory. Their sums go to shared memory.
 //   2     adds the halves, computes the cells and writes the results, while 0 and 1 multiply the
 //         next flight.
 //   3     exchanges: two warps store the block's units of h in a global buffer and add one to the
