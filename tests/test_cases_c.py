@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from graph_ops import op_types
 from keras_pairs import LIMITS, MASK, assert_close, assert_same, inputs, pair
 from processes import output_of
 
@@ -32,11 +33,29 @@ def test_c3_mixed_precision(policy, stateful):
 
 
 @pytest.mark.parametrize("policy", NARROW)
-def test_c3_weights_are_not_cast_around_the_op(policy):
-    layer = tfl.FusedLSTM(4, dtype=policy)
-    layer(X)
-    graph = tf.function(layer).get_concrete_function(tf.TensorSpec([3, 5, 2], layer.compute_dtype))
-    assert "Cast" not in {op.type for op in graph.graph.get_operations()}
+@pytest.mark.parametrize("kind", ["layer", "bidirectional", "stack"])
+@pytest.mark.parametrize("train", [False, True])
+def test_c3_weights_are_not_cast_around_the_op(policy, kind, train):
+    """Nor are their gradients; float32 weights and gradients are the op's own."""
+    keras.config.set_dtype_policy(policy)
+    if kind == "stack":
+        layer = tfl.FusedLSTMStack([4, 3], bidirectional=True)
+    else:
+        layer = tfl.FusedLSTM(4, return_sequences=True)
+        layer = keras.layers.Bidirectional(layer) if kind == "bidirectional" else layer
+    layer.build(X.shape)
+    weights = [v.value for v in layer.trainable_variables]
+
+    def call(x):
+        with tf.GradientTape() as tape:
+            output = layer(x)
+        gradients = tape.gradient(output, weights) if train else []
+        assert all(g.dtype == tf.float32 for g in gradients)
+        return output, gradients
+
+    types = op_types(call, tf.TensorSpec(X.shape, layer.compute_dtype))
+    assert "Cast" not in types
+    assert types.count("FusedLSTM") == 1 and types.count("FusedLSTMGrad") == train
 
 
 @pytest.mark.parametrize(("policy", "limit"), [("mixed_float16", 5e-3), ("mixed_bfloat16", 3e-2)])

@@ -1,6 +1,5 @@
 """Speed: what does not depend on the machine. Figures are the benchmark's."""
 
-
 import keras
 import numpy as np
 import pytest

@@ -86,6 +86,40 @@ def test_nested(derivatives):
     assert fused.fused_reason is None
 
 
+def forward_over_forward(layer):
+    with (
+        tf.autodiff.ForwardAccumulator(X, TANGENT) as outer,
+        tf.autodiff.ForwardAccumulator(X, TANGENT) as inner,
+    ):
+        loss = loss_of(layer, X)
+    return [loss, inner.jvp(loss), outer.jvp(inner.jvp(loss))]
+
+
+def forward_over_backward_over_backward(layer):
+    with tf.autodiff.ForwardAccumulator(X, TANGENT) as accumulator:
+        with tf.GradientTape() as outer:
+            outer.watch(X)
+            with tf.GradientTape() as inner:
+                inner.watch(X)
+                loss = loss_of(layer, X)
+            penalty = tf.reduce_sum(inner.gradient(loss, X) ** 2)
+        second = outer.gradient(penalty, X)
+    return [second, accumulator.jvp(second)]
+
+
+@pytest.mark.parametrize("derivatives", [forward_over_forward, forward_over_backward_over_backward])
+def test_what_the_op_does_not_have(derivatives):
+    """An error, never a wrong value; use_fused=False has it."""
+    arguments = {"dtype": "float64", "return_sequences": True, "return_state": True}
+    stock, fused = pair(**arguments)
+    with pytest.raises((ValueError, tf.errors.OpError, LookupError)):
+        derivatives(fused)
+    ordinary = tfl.FusedLSTM(4, use_fused=False, **arguments)
+    ordinary.build(X.shape)
+    ordinary.set_weights(stock.get_weights())
+    assert_close(derivatives(ordinary), derivatives(stock), LIMIT)
+
+
 @pytest.mark.parametrize("kind", ["layer", "function"])
 def test_no_zeros_are_made_for_the_reserve(kind):
     """A training step runs the op and its gradient, and nothing as large as what is kept."""
