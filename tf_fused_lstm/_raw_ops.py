@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -19,11 +20,24 @@ def here() -> ModuleType | None:
 
 
 def arguments(inputs: composite.Inputs, attributes: composite.Attributes) -> dict[str, Any]:
-    """Keyword arguments of either op; flags by their truth, as Keras's layers take them."""
-    values: dict[str, Any] = {
-        name: list(value) if value.__class__ is tuple else value
-        for name, value in zip(composite.Inputs._fields, inputs, strict=True)
-    }
-    for name, value in zip(composite.Attributes._fields, attributes, strict=True):
-        values[name] = value if name.endswith("activation") else bool(value)
+    """Keyword arguments of either op."""
+    values: dict[str, Any] = dict(zip(composite.Inputs._fields, inputs, strict=True))
+    for name, value in values.items():
+        if value.__class__ is tuple:
+            values[name] = list(value)
+    try:
+        values.update(_cached_attributes(attributes))
+    except TypeError:  # unhashable
+        values.update(_attributes(attributes))
     return values
+
+
+def _attributes(attributes: composite.Attributes) -> dict[str, Any]:
+    """Flags by their truth, as Keras's layers take them."""
+    return {
+        name: value if name.endswith("activation") else bool(value)
+        for name, value in attributes._asdict().items()
+    }
+
+
+_cached_attributes = functools.lru_cache(maxsize=64)(_attributes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -26,6 +26,23 @@ try:
     from tensorflow.python.ops import control_flow_util as _control_flow_util
 except ImportError:
     _control_flow_util = None
+
+try:
+    from tensorflow.python.autograph.impl import api as _autograph
+except ImportError:
+    _autograph = None
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def unconverted(function: _Function) -> _Function:
+    """Marks a function that AutoGraph leaves as it is, as `do_not_convert` does.
+
+    Without the scope that `do_not_convert` opens in every call, a tenth of a small eager op's time.
+    """
+    if _autograph is None:
+        return tf.autograph.experimental.do_not_convert(function)
+    return _autograph.autograph_artifact(function)
 
 
 def gradient_is_recorded(tensors: Iterable[tf.Tensor]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -61,7 +62,40 @@ def _cells(name: str, value: Any, count: int) -> list[Any]:
     return list(value)
 
 
-@tf.autograph.experimental.do_not_convert
+def _checked_attributes(
+    time_major: Any,
+    go_backwards: Any,
+    return_sequences: Any,
+    zero_output_for_mask: Any,
+    activation: Any,
+    recurrent_activation: Any,
+    bidirectional: Any,
+) -> composite.Attributes:
+    return composite.Attributes(
+        time_major=to_flag("time_major", time_major),
+        go_backwards=to_flag("go_backwards", go_backwards),
+        return_sequences=to_flag("return_sequences", return_sequences),
+        zero_output_for_mask=to_flag("zero_output_for_mask", zero_output_for_mask),
+        activation=activations.required_name_of("activation", activation),
+        recurrent_activation=activations.required_name_of(
+            "recurrent_activation", recurrent_activation
+        ),
+        bidirectional=to_flag("bidirectional", bidirectional),
+    )
+
+
+# By type as well: 1.0 is no flag, though it equals True.
+_cached_attributes = functools.lru_cache(maxsize=64, typed=True)(_checked_attributes)
+
+
+def _attributes(*arguments: Any) -> composite.Attributes:
+    try:
+        return _cached_attributes(*arguments)
+    except TypeError:  # unhashable
+        return _checked_attributes(*arguments)
+
+
+@_tensorflow.unconverted
 def fused_lstm(
     x: Any,
     kernel: Any,
@@ -135,16 +169,18 @@ def fused_lstm(
             known to be wrong while tracing.
         tf.errors.InvalidArgumentError: An argument has a wrong shape.
     """
-    bidirectional = to_flag("bidirectional", bidirectional)
-    go_backwards = to_flag("go_backwards", go_backwards)
+    attributes = _attributes(
+        time_major, go_backwards, return_sequences, zero_output_for_mask, activation,
+        recurrent_activation, bidirectional,
+    )  # fmt: skip
     x = to_float("x", x)
     is_list = _is_list(kernel)
     kernels = kernel if is_list else [kernel]
-    if bidirectional and len(kernels) % 2:
+    if attributes.bidirectional and len(kernels) % 2:
         raise ValueError(
             f"kernel must be a list of two kernels a layer with bidirectional, got {len(kernels)}"
         )
-    if bidirectional and go_backwards:
+    if attributes.bidirectional and attributes.go_backwards:
         raise ValueError("go_backwards must be False with bidirectional, got True")
     weight_dtype = _weight_dtype(x, kernels[0])
 
@@ -167,17 +203,6 @@ def fused_lstm(
         mask=[] if mask is None else [to_mask("mask", mask)],
         dropout_mask=optional("dropout_mask", dropout_mask, x.dtype),
         recurrent_dropout_mask=optional("recurrent_dropout_mask", recurrent_dropout_mask, x.dtype),
-    )
-    attributes = composite.Attributes(
-        time_major=to_flag("time_major", time_major),
-        go_backwards=go_backwards,
-        return_sequences=to_flag("return_sequences", return_sequences),
-        zero_output_for_mask=to_flag("zero_output_for_mask", zero_output_for_mask),
-        activation=activations.required_name_of("activation", activation),
-        recurrent_activation=activations.required_name_of(
-            "recurrent_activation", recurrent_activation
-        ),
-        bidirectional=bidirectional,
     )
     training = None if training is None else to_flag("training", training)
     output, final_h, final_c = run(inputs, attributes, training)
