@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import plot, reference, report, runner, trace
+from benchmarks import fit, plot, reference, report, runner, trace
 from benchmarks.__main__ import main
 from benchmarks.peers import PEERS, Peer, Program, Settings, Unavailable
 from benchmarks.peers.gates import (
@@ -275,3 +275,32 @@ def test_command_line_refuses(arguments, capsys):
         main(arguments)
     assert stopped.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_fit_tells_a_step_from_an_epoch(monkeypatch):
+    """With a clock of its own, and models that take 5 s an epoch and 2 or 3 a batch."""
+    now = [0.0]
+
+    class Model:
+        def __init__(self, kind, shape):
+            self.seconds = 2.0 if kind is fit.KINDS["FusedLSTM"] else 3.0
+
+        def fit(self, x, y, batch_size, **_):
+            now[0] += 5.0 + self.seconds * len(x) / batch_size
+
+    monkeypatch.setattr(fit, "make_model", Model)
+    monkeypatch.setattr(fit.time, "perf_counter", lambda: now[0])
+    results = fit.measure(SHAPE, batches=4, rounds=2)
+    assert results == {"Keras": pytest.approx((3.0, 5.0)), "FusedLSTM": pytest.approx((2.0, 5.0))}
+
+
+def test_fit_prints_a_row_for_each_shape(capsys):
+    fit.main(["--batches", "2", "--rounds", "1"], shapes=(SHAPE,))
+    assert "3,5,4,6" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--batches", "1"], ["--rounds", "0"]])
+def test_fit_refuses_too_few(arguments, capsys):
+    with pytest.raises(SystemExit):
+        fit.main(arguments)
+    assert "must be at least 2" in capsys.readouterr().err
