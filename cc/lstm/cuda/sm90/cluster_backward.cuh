@@ -176,6 +176,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
   unsigned char* const outgoing = received + 2 * C::kReceiveBytes;
   const Place<C> place;
   const auto& job = p.jobs[place.job];
+  const JobFlags<C, std::decay_t<decltype(job)>> flags(job);
   const int lane = place.lane, warp = place.warp, rank = place.rank;
   const int hidden = p.hidden;
   const int unit = place.first_unit + place.LocalUnit();
@@ -183,14 +184,10 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
 
   [[maybe_unused]] Feed<C, BackwardFeed<C>> feed;
   [[maybe_unused]] unsigned char* parts = nullptr;
-  [[maybe_unused]] bool above = false;
   if constexpr (kStack) {
-    __shared__ __align__(8) uint64_t feed_words[2 * BackwardFeed<C>::kSlots];
-    __shared__ uint32_t warp_counts[C::kWarps];
+    __shared__ __align__(8) uint64_t feed_words[decltype(feed)::kBarriers];
     parts = shared + C::kBackwardShared;
-    feed = {KeptSharedAddress(parts + 2 * C::kPartsBytes), KeptSharedAddress(feed_words),
-            KeptSharedAddress(warp_counts)};
-    above = job.source != nullptr;
+    feed = {KeptSharedAddress(parts + 2 * C::kPartsBytes), KeptSharedAddress(feed_words)};
     if (place.thread == 0) feed.Init();
     if (place.warp >= C::kWarps) {
       BeginCourier<C>();
@@ -257,7 +254,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
   const float2* state_at = states + cell;
   // What tile n reads for step s, the one before that to which the pointers point.
   const auto fetch = [&](int s, int n) {
-    const bool reads_grad = has_grad_output && (ReturnsSequences(p, job) || s == last);
+    const bool reads_grad = has_grad_output && (flags.ReturnsSequences(p) || s == last);
     record[n] = make_uint4(0, 0, 0, 0);
     state[n] = make_float2(0.0f, 0.0f);
     grad[n] = 0;
@@ -279,7 +276,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
       }
       if (p.mask != nullptr) valid[n] = __ldg(mask + n * 8 * job.input_rows.batch_stride);
       if constexpr (kStack) {
-        if (above) grad[n] = __float_as_uint(SumParts<C>(parts, last - s, n, place));
+        if (flags.IsFed()) grad[n] = __float_as_uint(SumParts<C>(parts, last - s, n, place));
       }
     }
   };
@@ -317,7 +314,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
     if (job.grad_final_c != nullptr) dc[n] = E::To(static_cast<const S*>(job.grad_final_c)[at]);
   }
   to_records_before();
-  if (!kStack || !above) {
+  if (!flags.IsFed()) {
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) fetch(last, n);
     to_rows_before();
@@ -329,7 +326,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
   LoadBackwardWeights<C>(a, shared, place);
   [[maybe_unused]] uint32_t w[C::kUnits / 16][C::kSourceSteps][4];
   if constexpr (kStack) {
-    if (above) {
+    if (flags.IsFed()) {
       BlockBarrier<C, kStack>();
       StageSourceWeights<C>(shared, p, job, place);
       CpAsyncCommit();
@@ -380,7 +377,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
   // The gradient of the output of two messages' steps, ahead of the first that is needed.
   const auto add_source = [&](int message) {
     if constexpr (kStack) {
-      if (!above || message >= p.steps) return;
+      if (!flags.IsFed() || message >= p.steps) return;
 #pragma unroll
       for (int n = 0; n < C::kTiles; ++n) {
         if (8 * n >= p.rows) break;
@@ -388,7 +385,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
       }
     }
   };
-  if (kStack && above) {
+  if (flags.IsFed()) {
     add_source(0);
     add_source(1);
     BlockBarrier<C, kStack>();
@@ -412,7 +409,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
       if constexpr (C::kBytes == 2) {
         const float2 low = E::Unpack(record[n].x), high = E::Unpack(record[n].y);
         i = low.x, f = low.y, g = high.x, o = high.y;
-        d_output = kStack && above ? __uint_as_float(grad[n]) : E::Unpack(grad[n]).x;
+        d_output = flags.IsFed() ? __uint_as_float(grad[n]) : E::Unpack(grad[n]).x;
       } else {
         i = __uint_as_float(record[n].x), f = __uint_as_float(record[n].y);
         g = __uint_as_float(record[n].z), o = __uint_as_float(record[n].w);
@@ -516,7 +513,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
       pieces -= piece_step;
     }
     if constexpr (kStack) {
-      feed.Count(message + 1, warp, lane);
+      feed.Store(message, lane);
       add_source(message + 2);
     }
   }

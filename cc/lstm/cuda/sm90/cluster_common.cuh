@@ -59,25 +59,25 @@ __device__ __forceinline__ void BlockBarrier() {
   }
 }
 
-// Layers of a stack below the last return sequences whether the last does or not.
-template <class Params, class Job>
-__device__ __forceinline__ bool ReturnsSequences(const Params& p, const Job& job) {
-  if constexpr (std::is_base_of_v<StackPart, Job>) {
-    return job.layer_returns_sequences;
-  } else {
-    return p.return_sequences;
-  }
-}
+// What the steps ask of a job, read once. In a stack the input projection of the first layer alone
+// is in memory, and layers below the last return sequences whether the last does or not.
+template <class C, class Job, bool kStack = std::is_base_of_v<StackPart, Job>>
+struct JobFlags {
+  __device__ explicit JobFlags(const Job&) {}
+  // Whether rows of a neighbour are a factor of the job's products.
+  __device__ static constexpr bool IsFed() { return false; }
+  __device__ static bool ReturnsSequences(const CommonParams& p) { return p.return_sequences; }
+};
 
-// Whether the input projection is in memory, as for all but layers on others in a stack.
-template <class Job>
-__device__ __forceinline__ bool IsProjected(const Job& job) {
-  if constexpr (std::is_base_of_v<StackPart, Job>) {
-    return job.source == nullptr;
-  } else {
-    return true;
-  }
-}
+template <class C, class Job>
+struct JobFlags<C, Job, true> {
+  int is_fed, returns_sequences;
+  __device__ explicit JobFlags(const Job& job)
+      : is_fed(Kept<C>(int{job.source != nullptr})),
+        returns_sequences(job.layer_returns_sequences) {}
+  __device__ bool IsFed() const { return is_fed != 0; }
+  __device__ bool ReturnsSequences(const CommonParams&) const { return returns_sequences != 0; }
+};
 
 // Rows of row tile `tile` of the slice.
 __device__ __forceinline__ int TileRows(const CommonParams& p, int tile) {

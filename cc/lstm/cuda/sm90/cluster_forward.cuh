@@ -149,6 +149,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
   unsigned char* const stage = shared + 2 * C::kHiddenBytes;
   const Place<C> place;
   const auto& job = p.jobs[place.job];
+  const JobFlags<C, std::decay_t<decltype(job)>> flags(job);
   const int lane = place.lane, warp = place.warp, rank = place.rank;
   const int hidden = p.hidden;
   const int unit = place.first_unit + place.LocalUnit();
@@ -156,10 +157,8 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
 
   [[maybe_unused]] Feed<C, ForwardFeed<C>> feed;
   if constexpr (kStack) {
-    __shared__ __align__(8) uint64_t feed_words[2 * ForwardFeed<C>::kSlots];
-    __shared__ uint32_t warp_counts[C::kWarps];
-    feed = {KeptSharedAddress(shared + C::kForwardShared), KeptSharedAddress(feed_words),
-            KeptSharedAddress(warp_counts)};
+    __shared__ __align__(8) uint64_t feed_words[decltype(feed)::kBarriers];
+    feed = {KeptSharedAddress(shared + C::kForwardShared), KeptSharedAddress(feed_words)};
     if (place.thread == 0) feed.Init();
     if (place.warp >= C::kWarps) {
       BeginCourier<C>();
@@ -250,7 +249,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
   uint8_t valid[C::kTiles];
   // That of step s, to which x points.
   auto fetch = [&](int s) {
-    const bool prefetch = place.unit == 0 && s + kAhead < p.steps && IsProjected(job);
+    const bool prefetch = place.unit == 0 && s + kAhead < p.steps && !flags.IsFed();
 #pragma unroll
     for (int n = 0; n < C::kTiles; ++n) {
       valid[n] = 1;
@@ -258,7 +257,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
       for (int g = 0; g < 4; ++g) raw[n][g] = 0;
       if (!has_row[n]) continue;
       const char* at = x + n * x_tile;
-      if (!IsProjected(job)) {
+      if (flags.IsFed()) {
         // The product with the output of the layer below takes its place.
       } else if (p.projection_is_float) {
 #pragma unroll
@@ -320,7 +319,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
   LoadForwardWeights<C, kStack>(a, stage, place);
   [[maybe_unused]] uint32_t w[1][C::kForwardSteps][4];
   if constexpr (kStack) {
-    if (!IsProjected(job)) {
+    if (flags.IsFed()) {
       BlockBarrier<C, kStack>();
       StageInputWeights<C>(stage, p, job.kernel, place);
       LoadForwardWeights<C, kStack>(w, stage, place);
@@ -341,7 +340,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
     ForwardProduct<C> product;
     product.Begin();
     if constexpr (kStack) {
-      if (!IsProjected(job)) {
+      if (flags.IsFed()) {
         feed.Wait(s);
         if constexpr (C::kWarpgroup) FenceProxyAsync();
         product.template Add<0, C::kForwardSteps>(w, feed.Slot(s), group_bytes, lane);
@@ -351,7 +350,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
     AddParts<C, 0>(product, a, base + before, group_bytes, place, mailbox, s - 1);
     product.End();
     if constexpr (kStack) {
-      if (!IsProjected(job)) feed.Release(s, lane);
+      if (flags.IsFed()) feed.Release(s, lane);
     }
 
 #pragma unroll
@@ -422,7 +421,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
     if (writes) {
       const bool is_valid = piece_valid != 0;
       seen |= is_valid;
-      if (ReturnsSequences(p, job) || s + 1 == p.steps) {
+      if (flags.ReturnsSequences(p) || s + 1 == p.steps) {
         const unsigned char* const from =
             (dropout.first == nullptr ? shared + after + own : stage + (s & 1) * C::kOwnBytes) +
             piece_at;
@@ -437,7 +436,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
       }
     }
     record.Advance(cell_step);
-    if constexpr (kStack) feed.Count(s + 1, warp, lane);
+    if constexpr (kStack) feed.Store(s, lane);
   }
 
 #pragma unroll

@@ -16,6 +16,10 @@ namespace tfl::cuda::sm90 {
 
 constexpr int Gcd(int a, int b) { return b == 0 ? a : Gcd(b, a % b); }
 constexpr int Max(int a, int b) { return a > b ? a : b; }
+constexpr int Min(int a, int b) { return a < b ? a : b; }
+
+// Of a block on Hopper, but for what kernels declare by name.
+constexpr int kMostSharedBytes = 226 * 1024;
 
 // E: an arithmetic type of element.cuh. TILES: 8-row tiles of a slice.
 template <class E, int HIDDEN, int CLUSTER_SIZE, int TILES>
@@ -96,7 +100,8 @@ struct ClusterConfig {
   static_assert(kUnits * kSourcePitch <= kBackwardShared, "those weights are staged where R is");
   static constexpr int kSourceTileBytes = 4 * HIDDEN * kBytes * 8;
   static constexpr int kPartsBytes = TILES * kWarps * kUnits * 8 * int{sizeof(float)};
-  static constexpr int kStackBackwardSlots = 4;
+  static constexpr int kStackBackwardSlots =
+      Min(8, (kMostSharedBytes - kBackwardShared - 2 * kPartsBytes) / kSourceTileBytes);
   static constexpr int kStackBackwardShared =
       kBackwardShared + 2 * kPartsBytes + kStackBackwardSlots * kSourceTileBytes;
 };

@@ -74,23 +74,13 @@ __device__ __forceinline__ void SetMaxRegistersDown() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// A count that another block writes, past the L1 cache but without an order of its own.
-__device__ __forceinline__ uint32_t LdRelaxedGpu(const uint32_t* p) {
+__device__ __forceinline__ uint32_t LdAcquireGpu(const uint32_t* p) {
   uint32_t v;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
 __device__ __forceinline__ void StReleaseGpu(uint32_t* p, uint32_t v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-__device__ __forceinline__ void FenceGpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-__device__ __forceinline__ uint32_t LdAcquireShared(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ void StReleaseShared(uint32_t address, uint32_t v) {
-  asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
 // 16 bytes as CpAsync, but past the L1 cache, for what other blocks of the launch have written.
@@ -149,6 +139,21 @@ __device__ __forceinline__ void MbarrierWaitParity(uint32_t barrier, uint32_t pa
       "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+
+// Whether that has come, without waiting.
+__device__ __forceinline__ bool MbarrierTestParity(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
 }
 
 // Makes generic stores to one's own shared memory visible to the copy engine and to wgmma.

@@ -38,18 +38,27 @@ __device__ __forceinline__ void BeginComputing() {
 
 template <class C, class F>
 struct Feed {
-  uint32_t ring, barriers, warp_counts;  // in shared memory
+  // The publisher may learn late of the end of a step, but not two rounds of them: every kTell
+  // steps it tells that it is up to date, and half of that later nobody goes on before it has.
+  static constexpr int kRound = 32, kTell = 16;
+  static constexpr int kBarriers = 2 * F::kSlots + kRound + 1;
+  uint32_t ring, barriers;  // in shared memory
 
   __device__ uint32_t Slot(int item) const { return ring + item % F::kSlots * F::kSlotBytes; }
   __device__ uint32_t Full(int item) const { return barriers + 8 * (item % F::kSlots); }
   __device__ uint32_t Free(int item) const { return Full(item) + 8 * F::kSlots; }
+  __device__ uint32_t Stored(int step) const {
+    return barriers + 8 * (2 * F::kSlots + step % kRound);
+  }
+  __device__ uint32_t Told() const { return barriers + 8 * (kBarriers - 1); }
   // By one thread, before the cluster's first barrier.
   __device__ void Init() const {
     for (int i = 0; i < F::kSlots; ++i) {
       MbarrierInit(Full(i), 32);
       MbarrierInit(Free(i), C::kWarps);
     }
-    for (int i = 0; i < C::kWarps; ++i) StReleaseShared(warp_counts + 4 * i, 0);
+    for (int i = 0; i < kRound; ++i) MbarrierInit(Stored(i), C::kWarps);
+    MbarrierInit(Told(), 1);
     FenceMbarrierInit();
   }
   // Threads that compute: until an item is there, and that the warp has read it.
@@ -60,10 +69,14 @@ struct Feed {
     __syncwarp();
     if (lane == 0) MbarrierArrive(Free(item));
   }
-  // That all that the warp writes in its first `steps` steps has been stored.
-  __device__ __forceinline__ void Count(int steps, int warp, int lane) const {
+  // That all that the warp writes in a step has been stored: by a barrier, whose release is cheap,
+  // while that of a plain store waits for the stores.
+  __device__ __forceinline__ void Store(int step, int lane) const {
     __syncwarp();
-    if (lane == 0) StReleaseShared(warp_counts + 4 * warp, steps);
+    if (lane == 0) MbarrierArrive(Stored(step));
+    if (step % kTell == kTell / 2 && step > kTell) {
+      MbarrierWaitParity(Told(), (step / kTell - 1) & 1);
+    }
   }
   // The loader: until an item's place is free.
   __device__ void WaitFree(int item) const {
@@ -71,20 +84,19 @@ struct Feed {
   }
 };
 
-// Tells how many steps of the block are in memory, until all are.
+// Tells how many steps of the block are in memory, until all are, where anybody waits for it.
 template <class C, class F>
 __device__ void Publish(const Feed<C, F>& feed, int steps, uint32_t* count, int lane) {
-  for (int published = 0; published < steps;) {
-    const uint32_t steps_of_warp =
-        lane < C::kWarps ? LdAcquireShared(feed.warp_counts + 4 * lane) : ~0u;
-    const int stored = static_cast<int>(__reduce_min_sync(~0u, steps_of_warp));
-    if (stored == published) {
-      __nanosleep(20);
-      continue;
-    }
-    published = stored;
-    __syncwarp();
-    if (lane == 0) StReleaseGpu(count, stored);
+  for (int stored = 0; stored < steps;) {
+    const int before = stored;
+    const auto parity = [&] { return stored / feed.kRound & 1; };
+    MbarrierWaitParity(feed.Stored(stored), parity());
+    ++stored;
+    while (stored < steps && MbarrierTestParity(feed.Stored(stored), parity())) ++stored;
+    stored = __shfl_sync(~0u, stored, 0);
+    if (lane != 0) continue;
+    if (stored / feed.kTell > before / feed.kTell) MbarrierArrive(feed.Told());
+    if (count != nullptr) StReleaseGpu(count, stored);
   }
 }
 
@@ -94,10 +106,9 @@ template <class C>
 __device__ __forceinline__ void AwaitStep(const uint32_t* counts, int step, int lane, int* known) {
   if (*known > step) return;
   do {
-    const uint32_t of_block = lane < C::kClusterSize ? LdRelaxedGpu(counts + lane) : ~0u;
+    const uint32_t of_block = lane < C::kClusterSize ? LdAcquireGpu(counts + lane) : ~0u;
     *known = static_cast<int>(__reduce_min_sync(~0u, of_block));
   } while (*known <= step);
-  FenceGpu();
   __syncwarp();
 }
 
@@ -183,8 +194,10 @@ __device__ __forceinline__ void RunCouriers(const Feed<C, F>& feed, const Common
   if (place.warp == C::kWarps) {
     if (job.source != nullptr) LoadItems<C>(feed, p, job, place);
   } else if (place.warp == C::kWarps + 1) {
-    if (job.counts == nullptr) return;
-    Publish<C>(feed, p.steps, job.counts + place.slice * kCountStride + place.rank, place.lane);
+    uint32_t* const counts = job.counts;
+    Publish<C>(feed, p.steps,
+               counts == nullptr ? nullptr : counts + place.slice * kCountStride + place.rank,
+               place.lane);
   }
 }
 
