@@ -192,8 +192,8 @@ typedef struct {
 TFL_EXPORT tfl_status tfl_cuda_lstm_stack_sizes(const tfl_lstm_spec* specs, int32_t num_layers,
                                                 int32_t device, tfl_lstm_stack_sizes* sizes);
 // Only where forward_at_once. An array element is a layer, as for tfl_cuda_lstm_forward, with
-// inputs[l].x == outputs[l - 1].output; every output has memory of its own, and
-// outputs[0].workspace is that of all.
+// inputs[l].x == outputs[l - 1].output; every output has memory of its own, 16-byte aligned, and
+// outputs[0].workspace is that of all. All layers take inputs[0].mask.
 TFL_EXPORT tfl_status tfl_cuda_lstm_stack_forward(const tfl_lstm_spec* specs, int32_t num_layers,
                                                   const tfl_lstm_inputs* inputs,
                                                   const tfl_lstm_outputs* outputs,
