@@ -192,6 +192,11 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     with console.status("Starting"):
         settings = _start(options)
+    if options.beside:  # refused now, not when all is measured
+        try:
+            reports.Report.of([], settings).beside(options.beside)
+        except ValueError as error:
+            parser.error(f"--beside: {error}")
     chosen = SETS[options.set or settings.device]
     shapes = options.shape or chosen.shapes
     modes: tuple[Mode, ...] = MODES if options.mode == "both" else (options.mode,)
@@ -217,10 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
     report = reports.Report.of(measurements, settings)
     if options.beside:
-        try:
-            report = report.beside(options.beside)
-        except ValueError as error:
-            console.print(f"[red]--beside: {error}[/red]")
+        report = report.beside(options.beside)
     console.print(reports.render(report))
     if options.json:
         report.write(options.json)
