@@ -1,14 +1,13 @@
 """Every way to save or copy a model, with every constructor argument away from its default."""
 
-import copy
 import json
-import pickle
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras_pairs import LIMITS, assert_close, inputs, randomise
+from saving_ways import checkpoint, clone, deep_copy, json_and_weights, pickled
 
 import tf_fused_lstm as tfl
 
@@ -98,39 +97,10 @@ def h5_file(model, folder):
     return keras.models.load_model(folder / "model.h5", compile=False)
 
 
-def json_and_weights(model, folder):
-    model.save_weights(folder / "model.weights.h5")
-    loaded = keras.models.model_from_json(model.to_json())
-    loaded.load_weights(folder / "model.weights.h5")
-    return loaded
-
-
 def from_config(model, folder):
     loaded = type(model).from_config(model.get_config())
     loaded.set_weights(model.get_weights())
     return loaded
-
-
-def clone(model, folder):
-    loaded = keras.models.clone_model(model)
-    loaded.set_weights(model.get_weights())
-    return loaded
-
-
-def checkpoint(model, folder):
-    path = tf.train.Checkpoint(model=model).save(str(folder / "checkpoint"))
-    loaded = clone(model, folder)
-    loaded.set_weights([w * 0 for w in model.get_weights()])
-    tf.train.Checkpoint(model=loaded).restore(path).assert_existing_objects_matched()
-    return loaded
-
-
-def pickled(model, folder):
-    return pickle.loads(pickle.dumps(model))
-
-
-def deep_copy(model, folder):
-    return copy.deepcopy(model)
 
 
 def exported(model, folder):

@@ -1,14 +1,12 @@
 """Every way to save or copy a model of tf_keras, with every constructor argument away from its
 default."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
 from keras_pairs import LIMITS, assert_close, inputs, randomise
+from saving_ways import checkpoint, clone, deep_copy, json_and_weights, pickled
 
 import tf_fused_lstm as tfl
 
@@ -121,35 +119,6 @@ def exported(model, folder):
         return loaded.serve(x)
 
     return serve
-
-
-def json_and_weights(model, folder):
-    model.save_weights(str(folder / "model.weights.h5"))
-    loaded = tf_keras.models.model_from_json(model.to_json())
-    loaded.load_weights(str(folder / "model.weights.h5"))
-    return loaded
-
-
-def clone(model, folder):
-    loaded = tf_keras.models.clone_model(model)
-    loaded.set_weights(model.get_weights())
-    return loaded
-
-
-def checkpoint(model, folder):
-    path = tf.train.Checkpoint(model=model).save(str(folder / "checkpoint"))
-    loaded = clone(model, folder)
-    loaded.set_weights([w * 0 for w in model.get_weights()])
-    tf.train.Checkpoint(model=loaded).restore(path).assert_existing_objects_matched()
-    return loaded
-
-
-def pickled(model, folder):
-    return pickle.loads(pickle.dumps(model))
-
-
-def deep_copy(model, folder):
-    return copy.deepcopy(model)
 
 
 WAYS = (keras_file, h5_file, saved_model, exported, json_and_weights, clone, checkpoint, pickled,
