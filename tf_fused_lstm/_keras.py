@@ -76,11 +76,8 @@ def draw_dropout_masks(
     shape = tf.convert_to_tensor(shape)
 
     def draw(seed: tf.Tensor) -> tf.Tensor:
-        key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-        alg = tf.random.Algorithm.AUTO_SELECT.value
-        return tf.raw_ops.StatelessRandomUniformV2(
-            shape=shape, key=key, counter=counter, alg=alg, dtype=dtype
-        )
+        # One op where StatelessRandomUniformV2 wants another one for its key; the same numbers.
+        return tf.raw_ops.StatelessRandomUniform(shape=shape, seed=seed, dtype=dtype)
 
     is_kept = tf.stack([draw(seed) for seed in seeds]) >= rate
     return tf.cast(is_kept, dtype) * tf.constant(1 / (1 - rate), dtype)

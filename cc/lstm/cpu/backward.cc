@@ -203,18 +203,18 @@ class BackwardPass {
     const int masks = spec_.num_recurrent_dropout_masks;
     if (plan_.direct_recurrent && depth > 0) {
       DotRows(tile.a[0], buffers_.recurrent_kernel + unit * whole, whole, vectors * Width<T>(),
-              dh[0]);
+              masks < 4 ? nullptr : buffers_.recurrent_mask + unit, padded, dh[0]);
     } else {
       WithConstant<4>(vectors, [&](auto constant) {
         if (masks < 4 || depth == 0) {
           RunTileRows<constant.value>(tile, rows);
         } else {
-          RunGateTiles<constant.value>(tile, rows, row, unit, dh);
+          RunGateTiles<constant.value>(tile, rows, row, unit);
         }
       });
     }
     if (!ends) return;
-    for (int r = 0; r < rows && masks == 1; ++r) Drop(0, row + r, unit, vectors, dh[r]);
+    for (int r = 0; r < rows && masks == 1; ++r) Drop(row + r, unit, vectors, dh[r]);
     for (int r = 0; r < rows; ++r) {
       for (int v = 0; v < vectors; ++v) {
         const int64_t offset = v * Width<T>();
@@ -225,31 +225,25 @@ class BackwardPass {
 
   // The sum over the gates of their shares of dh, each times its mask.
   template <int kVectors>
-  void RunGateTiles(Tile<T> tile, int rows, int64_t row, int64_t unit,
-                    T (*dh)[PanelWidth<T>()]) const {
-    const Tag<T> d;
+  void RunGateTiles(Tile<T> tile, int rows, int64_t row, int64_t unit) const {
     const int64_t padded = plan_.hidden_padded;
-    alignas(64) T part[kTileRows][PanelWidth<T>()];
     tile.depth = padded;
     for (int gate = 0; gate < 4; ++gate) {
-      for (int r = 0; r < rows; ++r) tile.to[r] = gate == 0 ? dh[r] : part[r];
-      RunTileRows<kVectors>(tile, rows);
       for (int r = 0; r < rows; ++r) {
-        Drop(gate, row + r, unit, kVectors, tile.to[r]);
-        for (int64_t i = 0; gate > 0 && i < kVectors * Width<T>(); i += Width<T>()) {
-          hn::Store(hn::Add(hn::Load(d, dh[r] + i), hn::Load(d, part[r] + i)), d, dh[r] + i);
-        }
-        tile.a[r] += padded;
+        tile.from[r] = gate == 0 ? nullptr : tile.to[r];
+        tile.factor[r] = buffers_.recurrent_mask + gate * state_ + (row + r) * padded + unit;
       }
+      RunTileRows<kVectors, true>(tile, rows);
+      for (int r = 0; r < rows; ++r) tile.a[r] += padded;
       tile.panel += padded * PanelWidth<T>();
       tile.next[0] = nullptr;
     }
   }
 
-  // values *= the mask of a gate, in units from `unit` on.
-  void Drop(int gate, int64_t row, int64_t unit, int vectors, T* values) const {
+  // values *= the only mask, in units from `unit` on.
+  void Drop(int64_t row, int64_t unit, int vectors, T* values) const {
     const Tag<T> d;
-    const T* mask = buffers_.recurrent_mask + gate * state_ + row * plan_.hidden_padded + unit;
+    const T* mask = buffers_.recurrent_mask + row * plan_.hidden_padded + unit;
     for (int64_t i = 0; i < vectors * Width<T>(); i += Width<T>()) {
       hn::StoreU(hn::Mul(hn::LoadU(d, values + i), hn::LoadU(d, mask + i)), d, values + i);
     }

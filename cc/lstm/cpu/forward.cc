@@ -216,13 +216,13 @@ class ForwardPass {
       const int64_t row = r % spec_.batch;
       const void* from = At(inputs_.x, spec_.dtype, rows.Start(begin + r / spec_.batch, row));
       T* to = x_ + r * spec_.input_size;
-      ReadElements(spec_.dtype, from, spec_.input_size, to);
-      // The plain copy is the last one to be overwritten.
-      for (int mask = spec_.num_dropout_masks - 1; mask >= 0; --mask) {
-        MultiplyElements(spec_.dtype,
-                         At(inputs_.dropout_mask[direction_], spec_.dtype,
-                            (mask * spec_.batch + row) * spec_.input_size),
-                         spec_.input_size, to, to + mask * chunk * spec_.input_size);
+      if (spec_.num_dropout_masks == 0) {
+        ReadElements(spec_.dtype, from, spec_.input_size, to);
+      } else {
+        ReadDropped(spec_.dtype, from, spec_.input_size,
+                    At(inputs_.dropout_mask[direction_], spec_.dtype, row * spec_.input_size),
+                    spec_.batch * spec_.input_size, spec_.num_dropout_masks, to,
+                    chunk * spec_.input_size);
       }
     }
   }
@@ -291,7 +291,9 @@ class ForwardPass {
       const int64_t unit = panel * Width<T>();
       T* gates = StepGates(begin, step) + unit;
       WithConstant<kRowPanels>(static_cast<int>(next - panel), [&](auto panels) {
-        RunRow<panels.value>(a, hidden, recurrent_kernel_ + unit, gates, hidden, z);
+        const auto run = spec_.num_recurrent_dropout_masks < 4 ? RunRow<panels.value, 1, T>
+                                                               : RunRow<panels.value, 4, T>;
+        run(a, hidden, recurrent_kernel_ + unit, gates, hidden, z);
       });
       for (int64_t i = 0; i < next - panel; ++i) {
         const int64_t at = i * Width<T>();

@@ -231,34 +231,55 @@ HWY_INLINE void ProductTile(const Product<T>& product, const Rows<T>& to, bool f
 template <class T>
 HWY_INLINE void FactoredTile(const Product<T>& product, const Rows<T>& to, int64_t begin,
                              Tile<T>& tile, int64_t row, int rows, int64_t column) {
-  const Tag<T> d;
   constexpr int64_t kPanel = PanelWidth<T>();
   const int64_t valid = std::min(product.b.count - column, kPanel), batch = to.strides.batch;
+  const int64_t vectors = (valid + Width<T>() - 1) / Width<T>();
+  const bool whole = valid == vectors * Width<T>();
   const Factors<T>& factors = product.segment_factors;
   const int64_t end = begin + tile.depth;
-  alignas(64) T part[kTileRows][kPanel];
-  for (int r = 0; r < rows; ++r) tile.to[r] = part[r];
+  const T* factor[kTileRows];  // of segment 0
+  T* c[kTileRows];
+  T part[2][kTileRows][kPanel];  // of c and of the factors, where there is no whole vector
+  for (int r = 0; r < rows; ++r) {
+    c[r] = to(row + r) + column;
+    tile.to[r] = whole ? c[r] : part[0][r];
+    factor[r] = factors.data + (row + r) % batch * factors.width + column;
+    if (whole) continue;
+    for (auto& values : part) std::fill(values[r], values[r] + kPanel, T{0});
+    if (begin > 0 || product.accumulate) std::copy(c[r], c[r] + valid, part[0][r]);
+  }
   for (int64_t p = begin, next; p < end; p = next) {
     const int64_t segment = p / product.segment;
     next = std::min(end, (segment + 1) * product.segment);
     tile.depth = next - p;
-    RunTileRows<4>(tile, rows);
-    const bool first = p == 0 && !product.accumulate;
     for (int r = 0; r < rows; ++r) {
-      const T* factor =
-          factors.data + (segment * batch + (row + r) % batch) * factors.width + column;
-      T* c = to(row + r) + column;
-      for (int64_t v = 0; v < valid; v += Width<T>()) {
-        constexpr tfl_dtype kType = ComputeType<T>();
-        auto sum = hn::Mul(hn::Load(d, part[r] + v), LoadPart(d, kType, factor + v, valid - v));
-        if (!first) sum = hn::Add(sum, LoadPart(d, kType, c + v, valid - v));
-        StorePart(d, sum, kType, c + v, valid - v);
-      }
-      tile.a[r] += tile.depth * tile.a_stride;
+      tile.from[r] = p == 0 && !product.accumulate ? nullptr : tile.to[r];
+      tile.factor[r] = factor[r] + segment * batch * factors.width;
+      if (whole) continue;
+      std::copy(tile.factor[r], tile.factor[r] + valid, part[1][r]);
+      tile.factor[r] = part[1][r];
     }
+    WithConstant<4>(static_cast<int>(vectors),
+                    [&](auto constant) { RunTileRows<constant.value, true>(tile, rows); });
+    for (int r = 0; r < rows; ++r) tile.a[r] += tile.depth * tile.a_stride;
     tile.panel += tile.depth * kPanel;
     tile.next[0] = nullptr;
   }
+  for (int r = 0; r < rows && !whole; ++r) std::copy(part[0][r], part[0][r] + valid, c[r]);
+}
+
+// to = from * factors, kMost elements at the most.
+template <int64_t kMost, class T>
+HWY_INLINE void MultiplyRun(const T* HWY_RESTRICT from, const T* HWY_RESTRICT factors,
+                            int64_t count, T* HWY_RESTRICT to) {
+  if (HWY_LIKELY(count == kMost)) {
+    const hn::CappedTag<T, kMost> d;
+    for (int64_t i = 0; i < kMost; i += static_cast<int64_t>(hn::Lanes(d))) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, from + i), hn::LoadU(d, factors + i)), d, to + i);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = from[i] * factors[i];
 }
 
 // Packs a band of the transposed factor, depth [begin, begin + depth): [tile][p][kPackedRows].
@@ -282,9 +303,7 @@ HWY_NOINLINE void PackRows(const Band<T>& band, int64_t begin, int64_t depth, T*
       const int64_t rows = full ? kPackedRows : band.Begin(t + 1) - first;
       if (given.data != nullptr) {
         for (int64_t q = 0; q < run; ++q) {
-          for (int64_t r = 0; r < rows; ++r) {
-            to[q * kPackedRows + r] = from[q][first + r] * factors[q][first + r];
-          }
+          MultiplyRun<kPackedRows>(from[q] + first, factors[q] + first, rows, to + q * kPackedRows);
         }
       } else if (HWY_LIKELY(full)) {
         for (int64_t q = 0; q < run; ++q) {

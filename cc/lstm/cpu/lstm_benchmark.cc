@@ -1,6 +1,7 @@
 // Times the CPU core by itself: medians of warm calls on random data.
 //
 //   lstm_benchmark [--threads=2] [--dtype=float32|float64|float16|bfloat16] [--seconds=1]
+//                  [--dropout_masks=0|1|4] [--recurrent_dropout_masks=0|1|4]
 //                  [--json] [batch,steps,input,hidden ...]
 #include <algorithm>
 #include <chrono>
@@ -83,6 +84,8 @@ struct Options {
   int threads = 2;
   tfl_dtype dtype = TFL_FLOAT32;
   double seconds = 1;
+  int dropout_masks = 0;
+  int recurrent_dropout_masks = 0;
   bool json = false;
 };
 
@@ -92,6 +95,8 @@ void Run(const Options& options, int64_t batch, int64_t steps, int64_t input, in
   spec.dtype = spec.weight_dtype = options.dtype;
   spec.activation = TFL_TANH, spec.recurrent_activation = TFL_SIGMOID;
   spec.return_sequences = spec.has_bias = spec.num_directions = 1;
+  spec.num_dropout_masks = options.dropout_masks;
+  spec.num_recurrent_dropout_masks = options.recurrent_dropout_masks;
   std::mt19937 random(1);
   const auto tensor = [&](int64_t count, float scale) {
     return RandomTensor(options.dtype, count, scale, &random);
@@ -105,6 +110,8 @@ void Run(const Options& options, int64_t batch, int64_t steps, int64_t input, in
   const Memory dkernel = tensor(input * 4 * hidden, 0), dbias = tensor(4 * hidden, 0);
   const Memory drecurrent = tensor(hidden * 4 * hidden, 0), dh = tensor(state, 0);
   const Memory dc = tensor(state, 0);
+  const Memory dropout_mask = tensor(options.dropout_masks * batch * input, 2);
+  const Memory recurrent_dropout_mask = tensor(options.recurrent_dropout_masks * state, 2);
 
   testing::TestPool pool(options.threads - 1);
   const tfl_cpu_runtime runtime = pool.Runtime(options.threads);
@@ -121,6 +128,8 @@ void Run(const Options& options, int64_t batch, int64_t steps, int64_t input, in
   inputs.x = x.data();
   inputs.kernel[0] = kernel.data(), inputs.recurrent_kernel[0] = recurrent_kernel.data();
   inputs.bias[0] = bias.data();
+  inputs.dropout_mask[0] = dropout_mask.data();
+  inputs.recurrent_dropout_mask[0] = recurrent_dropout_mask.data();
   tfl_lstm_outputs outputs = {};
   outputs.output = output.data(), outputs.final_h[0] = h.data(), outputs.final_c[0] = c.data();
   outputs.reserve = reserve.data(), outputs.workspace = workspace.data();
@@ -165,6 +174,10 @@ int Main(int argc, char** argv) {
       options.threads = std::max(1, std::atoi(value.c_str()));
     } else if (argument.rfind("--seconds=", 0) == 0) {
       options.seconds = std::atof(value.c_str());
+    } else if (argument.rfind("--dropout_masks=", 0) == 0) {
+      options.dropout_masks = std::atoi(value.c_str());
+    } else if (argument.rfind("--recurrent_dropout_masks=", 0) == 0) {
+      options.recurrent_dropout_masks = std::atoi(value.c_str());
     } else if (argument.rfind("--dtype=", 0) == 0) {
       const auto type = std::find(std::begin(kTypes), std::end(kTypes), value);
       if (type == std::end(kTypes)) return std::fprintf(stderr, "unknown dtype\n"), 1;

@@ -178,8 +178,7 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   plan->copy_x = plan->convert_x || spec.has_mask;
   plan->convert_weights = spec.weight_dtype != compute;
   plan->plain_gates = padded == hidden;
-  plan->direct_recurrent =
-      batch == 1 && plan->plain_gates && hidden <= kDirectUnits && recurrent_masks < 4;
+  plan->direct_recurrent = batch == 1 && plan->plain_gates && hidden <= kDirectUnits;
   PlanTeam(spec, num_threads, plan);
   const int64_t state = sizes.Product({batch, padded});
   const int64_t step_gates = sizes.Product({state, 4});

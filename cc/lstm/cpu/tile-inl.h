@@ -63,7 +63,8 @@ HWY_INLINE void WithConstant(int n, const F& f) {
 }
 
 // A tile: to[r][v] = from[r][v] + a panel, from and to being rows of vectors that lie from_stride
-// and to_stride apart; null: zeros. Not inlined: the only code that every use of a product shares.
+// and to_stride apart; null: zeros. Or, factored: from[r][v] + factor[r][v] * (a panel). Not
+// inlined: the only code that every use of a product shares.
 template <class T>
 struct Tile {
   const T* a[kTileRows] = {};
@@ -76,6 +77,7 @@ struct Tile {
   int64_t from_stride = Width<T>();
   T* to[kTileRows] = {};
   int64_t to_stride = Width<T>();
+  const T* factor[kTileRows] = {};  // vectors side by side
 };
 
 // Lets a tile fetch quarter `turn` of a panel, half a vector with each of its rows twice.
@@ -86,11 +88,11 @@ HWY_INLINE void FetchQuarter(const T* panel, int64_t turn, int64_t depth, Tile<T
   tile->next[1] = tile->next[0] + depth * tile->next_step;
 }
 
-template <int kRows, int kVectors, class T>
+template <int kRows, int kVectors, bool kFactored, class T>
 HWY_NOINLINE void RunTile(const Tile<T>& tile) {
   const Tag<T> d;
   hn::Vec<Tag<T>> acc[kRows][kVectors];
-  if (tile.from[0] != nullptr) {
+  if (!kFactored && tile.from[0] != nullptr) {
     TFL_UNROLL
     for (int r = 0; r < kRows; ++r) {
       TFL_UNROLL
@@ -117,14 +119,22 @@ HWY_NOINLINE void RunTile(const Tile<T>& tile) {
   for (int r = 0; r < kRows; ++r) {
     TFL_UNROLL
     for (int v = 0; v < kVectors; ++v) {
+      if (kFactored) {
+        const auto factor = hn::LoadU(d, tile.factor[r] + v * Width<T>());
+        acc[r][v] =
+            tile.from[0] == nullptr
+                ? hn::Mul(acc[r][v], factor)
+                : hn::MulAdd(acc[r][v], factor, hn::LoadU(d, tile.from[r] + v * tile.from_stride));
+      }
       hn::StoreU(acc[r][v], d, tile.to[r] + v * tile.to_stride);
     }
   }
 }
 
-template <int kVectors, class T>
+template <int kVectors, bool kFactored = false, class T>
 HWY_INLINE void RunTileRows(const Tile<T>& tile, int rows) {
-  WithConstant<kTileRows>(rows, [&](auto constant) { RunTile<constant.value, kVectors>(tile); });
+  WithConstant<kTileRows>(
+      rows, [&](auto constant) { RunTile<constant.value, kVectors, kFactored>(tile); });
 }
 
 // As RunTile with four vectors, but vector v has a factor of its own: a[r][4 * p + v].
@@ -167,12 +177,13 @@ HWY_INLINE void RunGatedTileRows(const Tile<T>& tile, int rows) {
 
 // z of one row for kPanels panels of units, from a kernel as it lies: its gates, and `from`'s, are
 // `hidden` apart, its rows 4 hidden. z is [kPanels][4] vectors. All of it stays in registers.
+// kFactors is 1, or 4 where each gate has a factor of its own: a[4 * p + gate].
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
 constexpr int kRowPanels = 2;
 #else
 constexpr int kRowPanels = 4;
 #endif
-template <int kPanels, class T>
+template <int kPanels, int kFactors, class T>
 HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RESTRICT kernel,
                          const T* from, int64_t hidden, T* z) {
   const Tag<T> d;
@@ -186,9 +197,9 @@ HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RE
     }
   }
   for (int64_t p = 0; p < depth; ++p, kernel += 4 * hidden) {
-    const auto x = hn::Set(d, a[p]);
     TFL_UNROLL
     for (int gate = 0; gate < 4; ++gate) {
+      const auto x = hn::Set(d, a[kFactors == 1 ? p : 4 * p + gate]);
       TFL_UNROLL
       for (int v = 0; v < kPanels; ++v) {
         acc[gate][v] =
@@ -204,21 +215,34 @@ HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RE
 }
 
 // to[r] = the dot product of a and row r, `depth` being a number of whole vectors and `rows` of
-// kDottedRows.
+// kDottedRows. Or, with `factors`, the sum over the four gates of their shares of it, gate g's times
+// factors[g * stride + r].
 constexpr int kDottedRows = 4;
 template <class T>
 HWY_NOINLINE void DotRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int64_t depth,
-                          int64_t rows, T* HWY_RESTRICT to) {
+                          int64_t rows, const T* factors, int64_t stride, T* HWY_RESTRICT to) {
   const Tag<T> d;
+  const int64_t part = factors == nullptr ? depth : depth / 4;
   for (int64_t r = 0; r < rows; r += kDottedRows, b += kDottedRows * depth) {
     hn::Vec<Tag<T>> sum[kDottedRows];
     TFL_UNROLL
     for (int q = 0; q < kDottedRows; ++q) sum[q] = hn::Zero(d);
-    for (int64_t p = 0; p < depth; p += Width<T>()) {
-      const auto x = hn::LoadU(d, a + p);
+    for (int64_t begin = 0, gate = 0; begin < depth; begin += part, ++gate) {
+      hn::Vec<Tag<T>> share[kDottedRows];
+      TFL_UNROLL
+      for (int q = 0; q < kDottedRows; ++q) share[q] = hn::Zero(d);
+      for (int64_t p = begin; p < begin + part; p += Width<T>()) {
+        const auto x = hn::LoadU(d, a + p);
+        TFL_UNROLL
+        for (int q = 0; q < kDottedRows; ++q) {
+          share[q] = hn::MulAdd(x, hn::LoadU(d, b + q * depth + p), share[q]);
+        }
+      }
       TFL_UNROLL
       for (int q = 0; q < kDottedRows; ++q) {
-        sum[q] = hn::MulAdd(x, hn::LoadU(d, b + q * depth + p), sum[q]);
+        sum[q] = factors == nullptr
+                     ? share[q]
+                     : hn::MulAdd(share[q], hn::Set(d, factors[gate * stride + r + q]), sum[q]);
       }
     }
     TFL_UNROLL

@@ -141,16 +141,18 @@ HWY_NOINLINE void WriteElements(tfl_dtype type, const T* from, int64_t count, vo
   }
 }
 
-// to = from * factors.
+// Converts `count` elements times each of `masks` masks, which lie mask_stride apart, into as many
+// copies, to_stride apart.
 template <class T>
-HWY_NOINLINE void MultiplyElements(tfl_dtype type, const void* factors, int64_t count,
-                                   const T* from, T* to) {
+HWY_NOINLINE void ReadDropped(tfl_dtype type, const void* from, int64_t count, const void* mask,
+                              int64_t mask_stride, int masks, T* to, int64_t to_stride) {
   const Tag<T> d;
-  constexpr tfl_dtype kType = ComputeType<T>();
   for (int64_t i = 0; i < count; i += Width<T>()) {
-    const auto factor = LoadPart(d, type, At(factors, type, i), count - i);
-    StorePart(d, hn::Mul(factor, LoadPart(d, kType, from + i, count - i)), kType, to + i,
-              count - i);
+    const auto x = LoadPart(d, type, At(from, type, i), count - i);
+    for (int m = 0; m < masks; ++m) {
+      const auto factor = LoadPart(d, type, At(mask, type, m * mask_stride + i), count - i);
+      StorePart(d, hn::Mul(x, factor), ComputeType<T>(), to + m * to_stride + i, count - i);
+    }
   }
 }
 
