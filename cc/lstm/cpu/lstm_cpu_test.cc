@@ -410,7 +410,8 @@ TEST_P(LstmCpuTest, DirectionsAndDropout) {
              {std::pair(TFL_FLOAT32, TFL_FLOAT32), std::pair(TFL_FLOAT64, TFL_FLOAT64),
               std::pair(TFL_FLOAT16, TFL_FLOAT16), std::pair(TFL_BFLOAT16, TFL_FLOAT32)}) {
           for (int flags = 0; flags < 16; ++flags) {
-            tfl_lstm_spec s = Spec(flags % 3 == 0 ? 1 : 15, 6, 5, flags % 5 == 0 ? 64 : 35);
+            tfl_lstm_spec s =
+                Spec(flags % 3 == 0 ? 1 : 15, 6, flags % 5 < 2 ? 32 : 5, flags % 5 == 0 ? 64 : 35);
             s.dtype = type, s.weight_dtype = weights;
             s.num_directions = directions;
             s.num_dropout_masks = masks;
@@ -438,7 +439,7 @@ TEST_P(LstmCpuTest, LargeDirectionsAndDropout) {
   for (int64_t batch : {1, 70}) {
     for (int masks : {0, 4}) {
       for (int threads : {1, 2, 3, 4}) {
-        tfl_lstm_spec s = Spec(batch, batch == 1 ? 530 : 9, 30, 104);
+        tfl_lstm_spec s = batch == 1 ? Spec(1, 530, 30, 104) : Spec(batch, 5, 80, 150);
         s.num_directions = 2;
         s.num_dropout_masks = s.num_recurrent_dropout_masks = masks;
         SCOPED_TRACE(::testing::Message() << batch << " rows, " << threads << " threads");

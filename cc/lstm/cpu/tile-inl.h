@@ -215,8 +215,8 @@ HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RE
 }
 
 // to[r] = the dot product of a and row r, `depth` being a number of whole vectors and `rows` of
-// kDottedRows. Or, with `factors`, the sum over the four gates of their shares of it, gate g's times
-// factors[g * stride + r].
+// kDottedRows. Or, with `factors`, the sum over the four gates of their shares of it, gate g's
+// times factors[g * stride + r].
 constexpr int kDottedRows = 4;
 template <class T>
 HWY_NOINLINE void DotRows(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int64_t depth,
