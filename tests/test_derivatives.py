@@ -256,6 +256,29 @@ def test_a13_hessian_vector_product_by_forward_over_backward():
     both(product, *float64_pair())
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("of_gradient", [False, True])
+def test_a13_forward_mode_inside_a_tape(of_gradient, persistent):
+    """The product's gradient by a tape around the accumulator."""
+    tangent = inputs(5, dtype="float64")
+
+    def run(layer, x):
+        with tf.GradientTape(persistent=persistent) as outer:
+            outer.watch(x)
+            with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+                with tf.GradientTape(persistent=persistent) as inner:
+                    inner.watch(x)
+                    y = layer(x, mask=MASK)
+                    loss = tf.reduce_sum(y**2)
+                result = inner.gradient(loss, x) if of_gradient else y
+            product = accumulator.jvp(result)
+            loss = tf.reduce_sum(product**2)
+        weights = [v.value for v in layer.trainable_variables]
+        return [product, *outer.gradient(loss, [x, *weights])]
+
+    assert all(np.any(value) for value in both(run, *float64_pair()))
+
+
 def test_a14_gradients_accumulated_in_a_while_loop():
     def accumulate(layer, x):
         variables = [v.value for v in layer.trainable_variables]

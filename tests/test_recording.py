@@ -1,5 +1,7 @@
 """What eager tapes and accumulators make of the op: every nesting of them, and what it costs."""
 
+import functools
+
 import keras
 import pytest
 import tensorflow as tf
@@ -73,19 +75,6 @@ def rows_of_a_jacobian(layer):
     return tape.jacobian(output, X)
 
 
-NESTS = (
-    forward_over_backward, backward_over_forward, accumulator_of_something_else,
-    backward_over_backward, rows_of_a_jacobian,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("derivatives", NESTS, ids=lambda f: f.__name__)
-def test_nested(derivatives):
-    stock, fused = pair(dtype="float64", return_sequences=True, return_state=True)
-    assert_close(derivatives(fused), derivatives(stock), LIMIT)
-    assert fused.fused_reason is None
-
-
 def forward_over_forward(layer):
     with (
         tf.autodiff.ForwardAccumulator(X, TANGENT) as outer,
@@ -107,17 +96,33 @@ def forward_over_backward_over_backward(layer):
     return [second, accumulator.jvp(second)]
 
 
-@pytest.mark.parametrize("derivatives", [forward_over_forward, forward_over_backward_over_backward])
-def test_what_the_op_does_not_have(derivatives):
-    """An error, never a wrong value; use_fused=False has it."""
-    arguments = {"dtype": "float64", "return_sequences": True, "return_state": True}
-    stock, fused = pair(**arguments)
-    with pytest.raises((ValueError, tf.errors.OpError, LookupError)):
-        derivatives(fused)
-    ordinary = tfl.FusedLSTM(4, use_fused=False, **arguments)
-    ordinary.build(X.shape)
-    ordinary.set_weights(stock.get_weights())
-    assert_close(derivatives(ordinary), derivatives(stock), LIMIT)
+NESTS = (
+    forward_over_backward, backward_over_forward, accumulator_of_something_else,
+    backward_over_backward, rows_of_a_jacobian, forward_over_forward,
+    forward_over_backward_over_backward,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("derivatives", NESTS, ids=lambda f: f.__name__)
+def test_nested(derivatives):
+    stock, fused = pair(dtype="float64", return_sequences=True, return_state=True)
+    assert_close(derivatives(fused), derivatives(stock), LIMIT)
+    assert fused.fused_reason is None
+
+
+def test_forward_mode_in_a_function():
+    """Where Keras's layer has none."""
+    stock, fused = pair(dtype="float64", return_sequences=True, return_state=True)
+    traced = tf.function(lambda: forward_over_forward(fused), autograph=False)
+    assert_close(traced(), forward_over_forward(stock), LIMIT)
+
+
+def test_what_a_function_does_not_have():
+    """Nor with Keras's layer: an error, never a wrong value."""
+    for layer in pair(dtype="float64", return_sequences=True, return_state=True):
+        call = functools.partial(forward_over_backward_over_backward, layer)
+        with pytest.raises((TypeError, ValueError, tf.errors.OpError, LookupError)):
+            tf.function(call, autograph=False)()
 
 
 @pytest.mark.parametrize("kind", ["layer", "function"])

@@ -22,6 +22,11 @@ except ImportError:
     _forwardprop_util = None
 
 try:
+    from tensorflow.python.ops import gradients_util as _gradients_util
+except ImportError:
+    _gradients_util = None
+
+try:
     from tensorflow.python.framework import ops as _framework_ops
     from tensorflow.python.ops import control_flow_util as _control_flow_util
 except ImportError:
@@ -52,6 +57,29 @@ def gradient_is_recorded(tensors: Iterable[tf.Tensor]) -> bool:
     return bool(_record.should_record_backprop(list(tensors)))
 
 
+def _accumulators() -> int:
+    """How many ForwardAccumulators are active."""
+    if _forwardprop_util is None:
+        return 0
+    return len(_forwardprop_util.pack_tangents([])[0])
+
+
+def needs_ordinary_ops(tensors: Sequence[tf.Tensor]) -> bool:
+    """Whether a derivative may be asked for here that only eager, ordinary ops have.
+
+    A ForwardAccumulator differentiates an op's gradient as a function, loops included; of a loop
+    TensorFlow has no third derivative, which it builds where another accumulator, or a persistent
+    tape or two, are active besides.
+    """
+    if not tf.executing_eagerly() or not (accumulators := _accumulators()):
+        return False
+    return accumulators > 1 or (
+        _gradients_util is not None
+        and _gradients_util.PossibleTapeGradientTypes(tensors)
+        == _gradients_util.POSSIBLE_GRADIENT_TYPES_HIGHER_ORDER
+    )
+
+
 def can_record() -> bool:
     """Whether `unrecorded` and `record` do here what TensorFlow does for an op by itself.
 
@@ -60,8 +88,7 @@ def can_record() -> bool:
     """
     if _record is None or _forwardprop_util is None or not tf.executing_eagerly():
         return False
-    accumulators, _ = _forwardprop_util.pack_tangents([])
-    return not accumulators
+    return not _accumulators()
 
 
 def unrecorded() -> AbstractContextManager[Any]:

@@ -216,7 +216,7 @@ def run(
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
     """`fused_lstm` for converted arguments: the op, or ordinary ops where it cannot run."""
     raw_ops = _raw_ops.here()
-    if raw_ops is None:
+    if raw_ops is None or _tensorflow.needs_ordinary_ops(inputs.differentiable()):
         return composite.lstm(inputs, attributes)
     if training is None:
         training = _tensorflow.gradient_is_recorded(inputs.differentiable())
