@@ -293,7 +293,7 @@ class ForwardPass {
       WithConstant<kRowPanels>(static_cast<int>(next - panel), [&](auto panels) {
         const auto run = spec_.num_recurrent_dropout_masks < 4 ? RunRow<panels.value, 1, T>
                                                                : RunRow<panels.value, 4, T>;
-        run(a, hidden, recurrent_kernel_ + unit, gates, hidden, z);
+        run(a, hidden, recurrent_kernel_ + unit, gates, hidden, step % 2 != 0, z);
       });
       for (int64_t i = 0; i < next - panel; ++i) {
         const int64_t at = i * Width<T>();

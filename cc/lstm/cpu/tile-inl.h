@@ -177,7 +177,9 @@ HWY_INLINE void RunGatedTileRows(const Tile<T>& tile, int rows) {
 
 // z of one row for kPanels panels of units, from a kernel as it lies: its gates, and `from`'s, are
 // `hidden` apart, its rows 4 hidden. z is [kPanels][4] vectors. All of it stays in registers.
-// kFactors is 1, or 4 where each gate has a factor of its own: a[4 * p + gate].
+// kFactors is 1, or 4 where each gate has a factor of its own: a[4 * p + gate]. Calls that take
+// turns with `descending`, the last row first, find in the first-level cache what the one before
+// read last.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
 constexpr int kRowPanels = 2;
 #else
@@ -185,7 +187,7 @@ constexpr int kRowPanels = 4;
 #endif
 template <int kPanels, int kFactors, class T>
 HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RESTRICT kernel,
-                         const T* from, int64_t hidden, T* z) {
+                         const T* from, int64_t hidden, bool descending, T* z) {
   const Tag<T> d;
   constexpr int64_t kWidth = Width<T>();
   hn::Vec<Tag<T>> acc[4][kPanels];
@@ -196,14 +198,16 @@ HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RE
       acc[gate][v] = hn::LoadU(d, from + gate * hidden + v * kWidth);
     }
   }
-  for (int64_t p = 0; p < depth; ++p, kernel += 4 * hidden) {
+  const int64_t first = descending ? depth - 1 : 0, step = descending ? -1 : 1;
+  for (int64_t i = 0; i < depth; ++i) {
+    const int64_t p = first + step * i;
+    const T* row = kernel + p * 4 * hidden;
     TFL_UNROLL
     for (int gate = 0; gate < 4; ++gate) {
       const auto x = hn::Set(d, a[kFactors == 1 ? p : 4 * p + gate]);
       TFL_UNROLL
       for (int v = 0; v < kPanels; ++v) {
-        acc[gate][v] =
-            hn::MulAdd(x, hn::LoadU(d, kernel + gate * hidden + v * kWidth), acc[gate][v]);
+        acc[gate][v] = hn::MulAdd(x, hn::LoadU(d, row + gate * hidden + v * kWidth), acc[gate][v]);
       }
     }
   }
