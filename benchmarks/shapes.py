@@ -71,6 +71,11 @@ SETS: dict[str, ShapeSet] = {
         ),
         0.4,
     ),
+    # Where fused kernels of others are slower than the vendor's: few units, few or many rows.
+    "small": ShapeSet(
+        tuple(Shape(b, 64, u, u) for b in (1, 32, 256) for u in (64, 256, 1024)),
+        0.2,
+    ),
     # Sizes of Keras models that users reported as slow.
     "keras": ShapeSet(
         _shapes("1,1,16,64", "1,50,16,32", "1,500,7,64", "32,100,64,128", "64,200,64,256"), 1.0
