@@ -98,6 +98,7 @@ __device__ void Publish(const Feed<C, F>& feed, int steps, uint32_t* count, int 
     if (stored / feed.kTell > before / feed.kTell) MbarrierArrive(feed.Told());
     if (count != nullptr) StReleaseGpu(count, stored);
   }
+  __syncwarp();  // what comes next is an aligned barrier
 }
 
 // Waits until all blocks of the neighbour's cluster have published more than `step` steps, `known`
