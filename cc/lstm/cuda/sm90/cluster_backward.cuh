@@ -23,6 +23,17 @@
 
 namespace tfl::cuda::sm90 {
 
+// As a factor of a product.
+template <class C>
+__device__ __forceinline__ void RoundFragment(uint32_t (&d)[4]) {
+  if constexpr (C::kBytes == 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      d[i] = __float_as_uint(Factor<typename C::Element>(__uint_as_float(d[i])));
+    }
+  }
+}
+
 // R as the A operand: a warp's rows are kGateTiles tiles of 16 units, K the block's gates.
 template <class C>
 __device__ __forceinline__ void LoadBackwardWeights(
@@ -37,12 +48,7 @@ __device__ __forceinline__ void LoadBackwardWeights(
 #pragma unroll
     for (int k = 0; k < C::kBackwardSteps; ++k) {
       LdMatrixX4(a[m][k], address + m * 16 * C::kStagePitch + k * C::kStepBytes);
-      if constexpr (C::kBytes == 4) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          a[m][k][i] = __float_as_uint(Factor<typename C::Element>(__uint_as_float(a[m][k][i])));
-        }
-      }
+      RoundFragment<C>(a[m][k]);
     }
   }
 }
@@ -112,16 +118,84 @@ __device__ __forceinline__ void StageSourceWeights(unsigned char* stage, const C
 }
 
 template <class C>
-__device__ __forceinline__ void LoadSourceWeights(uint32_t (&w)[C::kUnits / 16][C::kSourceSteps][4],
-                                                  const unsigned char* stage,
-                                                  const Place<C>& place) {
+__device__ __forceinline__ void LoadSourceWeights(
+    uint32_t (&w)[C::kUnits / 16][C::kSourceRegisterSteps][4], const unsigned char* stage,
+    const Place<C>& place) {
   const uint32_t address = SharedAddress(stage) + (place.lane & 15) * C::kSourcePitch +
                            (place.lane >> 4) * 16 + place.warp * C::kSourceSteps * C::kStepBytes;
 #pragma unroll
   for (int m = 0; m < C::kUnits / 16; ++m) {
 #pragma unroll
-    for (int k = 0; k < C::kSourceSteps; ++k) {
+    for (int k = 0; k < C::kSourceRegisterSteps; ++k) {
       LdMatrixX4(w[m][k], address + m * 16 * C::kSourcePitch + k * C::kStepBytes);
+      RoundFragment<C>(w[m][k]);
+    }
+  }
+}
+
+// Where the lane's fragments of the source weights in shared memory are.
+template <class C>
+__device__ __forceinline__ uint32_t SourceFragments(const unsigned char* shared,
+                                                    const Place<C>& place) {
+  return SharedAddress(shared) + C::kExchangeBytes +
+         place.warp * C::kSourceSharedSteps * C::kSourceStepBytes + place.lane * 16;
+}
+
+// The fragment of a step of the warp's part of K and a 16-unit tile, straight from memory.
+template <class C>
+__device__ __forceinline__ void FetchSourceFragment(uint32_t (&d)[4], const CommonParams& p,
+                                                    const StackPart& part, const Place<C>& place,
+                                                    int step, int tile) {
+  using E = typename C::Element;
+  using S = typename C::Storage;
+  constexpr int kWord = 4 / C::kBytes;  // elements
+  const int64_t width = 4 * int64_t{p.hidden};
+  const bool wide = p.weight_load == WeightLoad::kNativeWide;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = place.first_unit + tile * 16 + (i & 1) * 8 + (place.lane >> 2);
+    const int column =
+        ((place.warp * C::kSourceSteps + step) * 8 + (i >> 1) * 4 + (place.lane & 3)) * kWord;
+    d[i] = 0;
+    if (row >= p.hidden || column >= width) continue;
+    const int64_t at = row * width + column;
+    const S* const native = static_cast<const S*>(part.kernel) + at;
+    if (wide) {
+      d[i] = __ldg(reinterpret_cast<const uint32_t*>(native));
+      continue;
+    }
+    S values[kWord];
+#pragma unroll
+    for (int j = 0; j < kWord; ++j) {
+      values[j] = part.weights_are_float ? E::From(static_cast<const float*>(part.kernel)[at + j])
+                                         : native[j];
+    }
+    memcpy(&d[i], values, 4);
+  }
+  RoundFragment<C>(d);
+}
+
+// Where not all of the source weights have room in registers: those that have, and the others to
+// shared memory, for the lane that will need them.
+template <class C>
+__device__ __forceinline__ void FetchSourceWeights(
+    uint32_t (&w)[C::kUnits / 16][C::kSourceRegisterSteps][4], const unsigned char* shared,
+    const CommonParams& p, const StackPart& part, const Place<C>& place) {
+  const uint32_t to = SourceFragments<C>(shared, place);
+#pragma unroll 4
+  for (int k = 0; k < C::kSourceSharedSteps; ++k) {
+#pragma unroll
+    for (int m = 0; m < C::kUnits / 16; ++m) {
+      uint32_t d[4];
+      FetchSourceFragment<C>(d, p, part, place, C::kSourceRegisterSteps + k, m);
+      StSharedX4(to + k * C::kSourceStepBytes + m * 512, d);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < C::kUnits / 16; ++m) {
+#pragma unroll
+    for (int k = 0; k < C::kSourceRegisterSteps; ++k) {
+      FetchSourceFragment<C>(w[m][k], p, part, place, k, m);
     }
   }
 }
@@ -129,15 +203,23 @@ __device__ __forceinline__ void LoadSourceWeights(uint32_t (&w)[C::kUnits / 16][
 // The warp's part of the sum for a row tile at a message's step, from the ring's item, to memory:
 // [warp][unit][8 rows]. Read behind a block barrier, before that of the next step.
 template <class C>
-__device__ __forceinline__ void StorePart(const Feed<C, BackwardFeed<C>>& feed, int item,
-                                          const uint32_t (&w)[C::kUnits / 16][C::kSourceSteps][4],
-                                          unsigned char* parts, int message, int tile,
-                                          const Place<C>& place) {
+__device__ __forceinline__ void StorePart(
+    const Feed<C, BackwardFeed<C>>& feed, int item,
+    const uint32_t (&w)[C::kUnits / 16][C::kSourceRegisterSteps][4], const unsigned char* shared,
+    unsigned char* parts, int message, int tile, const Place<C>& place) {
   feed.Wait(item);
   Product<C, C::kUnits / 16, C::kSourceSteps> product;
   product.Begin();
-  product.template Add<0, C::kSourceSteps>(
-      w, feed.Slot(item) + place.warp * C::kSourceSteps * 2 * 128, 128, place.lane);
+  const uint32_t factor = feed.Slot(item) + place.warp * C::kSourceSteps * 2 * 128;
+  product.template Add<0, C::kSourceRegisterSteps>(w, factor, 128, place.lane);
+  if constexpr (C::kSourceSharedSteps > 0) {
+    const uint32_t fragments = SourceFragments<C>(shared, place);
+    product.template AddLoaded<C::kSourceSharedSteps>(
+        [&](uint32_t(&d)[4], int k, int m) {
+          LdSharedX4(d, fragments + k * C::kSourceStepBytes + m * 512);
+        },
+        factor + C::kSourceRegisterSteps * 2 * 128, 128, place.lane);
+  }
   product.End();
   feed.Release(item, place.lane);
   float* const part = reinterpret_cast<float*>(parts + (message & 1) * C::kPartsBytes) +
@@ -186,7 +268,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
   [[maybe_unused]] unsigned char* parts = nullptr;
   if constexpr (kStack) {
     __shared__ __align__(8) uint64_t feed_words[decltype(feed)::kBarriers];
-    parts = shared + C::kBackwardShared;
+    parts = shared + C::kStackBackwardParts;
     feed = {KeptSharedAddress(parts + 2 * C::kPartsBytes), KeptSharedAddress(feed_words)};
     if (place.thread == 0) feed.Init();
     if (place.warp >= C::kWarps) {
@@ -324,15 +406,19 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
   CpAsyncWait<0>();
   BlockBarrier<C, kStack>();
   LoadBackwardWeights<C>(a, shared, place);
-  [[maybe_unused]] uint32_t w[C::kUnits / 16][C::kSourceSteps][4];
+  [[maybe_unused]] uint32_t w[C::kUnits / 16][C::kSourceRegisterSteps][4];
   if constexpr (kStack) {
     if (flags.IsFed()) {
       BlockBarrier<C, kStack>();
-      StageSourceWeights<C>(shared, p, job, place);
-      CpAsyncCommit();
-      CpAsyncWait<0>();
-      BlockBarrier<C, kStack>();
-      LoadSourceWeights<C>(w, shared, place);
+      if constexpr (C::kSourceSharedSteps == 0) {
+        StageSourceWeights<C>(shared, p, job, place);
+        CpAsyncCommit();
+        CpAsyncWait<0>();
+        BlockBarrier<C, kStack>();
+        LoadSourceWeights<C>(w, shared, place);
+      } else {
+        FetchSourceWeights<C>(w, shared, p, job, place);
+      }
     }
   }
   // Behind it no block reads its stage, where messages may now come.
@@ -381,7 +467,7 @@ __device__ __forceinline__ void BackwardRecurrence(const Params& p) {
 #pragma unroll
       for (int n = 0; n < C::kTiles; ++n) {
         if (8 * n >= p.rows) break;
-        StorePart<C>(feed, message * ((p.rows + 7) / 8) + n, w, parts, message, n, place);
+        StorePart<C>(feed, message * ((p.rows + 7) / 8) + n, w, shared, parts, message, n, place);
       }
     }
   };

@@ -182,8 +182,8 @@ struct Product {
     for (int i = 0; i < kChains * kA * 4; ++i) (&v[0][0][0])[i] = 0.0f;
   }
   // Steps [kFirst, kFirst + kCount) of K; those of the factor begin at `factor`.
-  template <int kFirst, int kCount>
-  __device__ __forceinline__ void Add(const uint32_t (&a)[kA][kSteps][4], uint32_t factor,
+  template <int kFirst, int kCount, int kOf>
+  __device__ __forceinline__ void Add(const uint32_t (&a)[kA][kOf][4], uint32_t factor,
                                       uint32_t group_bytes, int lane) {
     if constexpr (kCount % 2 == 0) {
       const uint32_t address = factor + (lane >> 3) * group_bytes + (lane & 7) * 16;
@@ -207,6 +207,29 @@ struct Product {
         for (int m = 0; m < kA; ++m) {
           E::Mma(v[(kFirst + k) % kChains][m], a[m][kFirst + k], b[0], b[1]);
         }
+      }
+    }
+  }
+  // The next kCount steps of K, an even number, whose fragments load(fragment, step, tile) brings
+  // from shared memory.
+  template <int kCount, class Load>
+  __device__ __forceinline__ void AddLoaded(const Load& load, uint32_t factor, uint32_t group_bytes,
+                                            int lane) {
+    static_assert(kCount % 2 == 0, "pairs of steps");
+    const uint32_t address = factor + (lane >> 3) * group_bytes + (lane & 7) * 16;
+#pragma unroll
+    for (int k = 0; k < kCount; k += 2) {
+      uint32_t a[2][kA][4], b[4];
+#pragma unroll
+      for (int m = 0; m < kA; ++m) {
+        load(a[0][m], k, m);
+        load(a[1][m], k + 1, m);
+      }
+      LdMatrixX4(b, address + 2 * k * group_bytes);
+#pragma unroll
+      for (int m = 0; m < kA; ++m) {
+        E::Mma(v[k % kChains][m], a[0][m], b[0], b[1]);
+        E::Mma(v[(k + 1) % kChains][m], a[1][m], b[2], b[3]);
       }
     }
   }
@@ -234,13 +257,25 @@ struct WarpgroupProduct {
     for (float& sum : v) sum = 0.0f;
     WgmmaFence();
   }
-  template <int kFirst, int kCount>
-  __device__ __forceinline__ void Add(const uint32_t (&a)[1][C::kForwardSteps][4], uint32_t factor,
+  template <int kFirst, int kCount, int kOf>
+  __device__ __forceinline__ void Add(const uint32_t (&a)[1][kOf][4], uint32_t factor,
                                       uint32_t group_bytes, int) {
     const uint64_t descriptor = MatrixDescriptor(factor, group_bytes);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       E::template Wgmma<C::kRows>(v, a[0][kFirst + k], descriptor + k * (group_bytes >> 3));
+    }
+  }
+  // The next kCount steps of K with weights in core matrices, of which the warpgroup's first is at
+  // `weights`: a step in two groups `step_bytes` / 2 apart.
+  template <int kCount>
+  __device__ __forceinline__ void AddShared(uint32_t weights, uint32_t step_bytes, uint32_t factor,
+                                            uint32_t group_bytes) {
+    const uint64_t a = MatrixDescriptor(weights, step_bytes / 2);
+    const uint64_t b = MatrixDescriptor(factor, group_bytes);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      E::template WgmmaShared<C::kRows>(v, a + k * (step_bytes >> 4), b + k * (group_bytes >> 3));
     }
   }
   __device__ __forceinline__ void End() { WgmmaCommitAndWait(); }

@@ -50,7 +50,31 @@ __device__ __forceinline__ void StageInputWeights(unsigned char* stage, const Co
   }
 }
 
-// The transpose of R as the A operand: rows are the warp's gates, K the units of the whole cluster.
+// The fragment of the transpose of staged weights for step k: rows are the warp's gates.
+template <class C>
+__device__ __forceinline__ void LoadForwardFragment(uint32_t (&d)[4], const unsigned char* stage,
+                                                    int k, const Place<C>& place) {
+  const int lane = place.lane;
+  const unsigned char* const warp_stage = stage + place.warp * 16 * C::kBytes;
+  const int first = k * (C::kStepBytes / C::kBytes);
+  if constexpr (C::kBytes == 2) {
+    const int row = first + (lane & 7) + ((lane >> 4) << 3);
+    LdMatrixX4Trans(d, SharedAddress(warp_stage + row * C::kStagePitch + (lane & 8) * 2));
+  } else {
+    const uint32_t at =
+        SharedAddress(warp_stage + (first + (lane & 3)) * C::kStagePitch + (lane >> 2) * 4);
+    d[0] = LdShared(at);
+    d[1] = LdShared(at + 32);
+    d[2] = LdShared(at + 4 * C::kStagePitch);
+    d[3] = LdShared(at + 4 * C::kStagePitch + 32);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      d[i] = __float_as_uint(Factor<typename C::Element>(__uint_as_float(d[i])));
+    }
+  }
+}
+
+// The transpose of R as the A operand: K is the units of the whole cluster.
 template <class C, bool kStack, int kGroup = 0>
 __device__ __forceinline__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardSteps][4],
                                                    const unsigned char* stage,
@@ -58,30 +82,51 @@ __device__ __forceinline__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardS
   if constexpr (kGroup < C::kStageGroups) {
     CpAsyncWait<C::kStageGroups - 1 - kGroup>();
     BlockBarrier<C, kStack>();
-    const int lane = place.lane;
-    const unsigned char* const warp_stage = stage + place.warp * 16 * C::kBytes;
     constexpr int kSteps = C::kForwardSteps / C::kStageGroups;
 #pragma unroll
     for (int k = kGroup * kSteps; k < (kGroup + 1) * kSteps; ++k) {
-      uint32_t(&d)[4] = a[0][k];
-      const int first = k * (C::kStepBytes / C::kBytes);
-      if constexpr (C::kBytes == 2) {
-        const int row = first + (lane & 7) + ((lane >> 4) << 3);
-        LdMatrixX4Trans(d, SharedAddress(warp_stage + row * C::kStagePitch + (lane & 8) * 2));
-      } else {
-        const uint32_t at =
-            SharedAddress(warp_stage + (first + (lane & 3)) * C::kStagePitch + (lane >> 2) * 4);
-        d[0] = LdShared(at);
-        d[1] = LdShared(at + 32);
-        d[2] = LdShared(at + 4 * C::kStagePitch);
-        d[3] = LdShared(at + 4 * C::kStagePitch + 32);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          d[i] = __float_as_uint(Factor<typename C::Element>(__uint_as_float(d[i])));
-        }
-      }
+      LoadForwardFragment<C>(a[0][k], stage, k, place);
     }
     LoadForwardWeights<C, kStack, kGroup + 1>(a, stage, place);
+  }
+}
+
+// Where the warp's first core matrix of the input weights in shared memory is.
+template <class C>
+__device__ __forceinline__ uint32_t WarpCores(const unsigned char* stage, int warp) {
+  return SharedAddress(stage) + warp * 256;
+}
+
+// The input weights: the first steps to registers, the others back to shared memory as the products
+// read them, where groups were staged that all warps have read.
+template <class C, int kGroup = 0>
+__device__ __forceinline__ void LoadInputWeights(uint32_t (&w)[1][C::kInputRegisterSteps][4],
+                                                 unsigned char* stage, const Place<C>& place) {
+  if constexpr (kGroup < C::kStageGroups) {
+    CpAsyncWait<C::kStageGroups - 1 - kGroup>();
+    BlockBarrier<C, true>();
+    constexpr int kSteps = C::kForwardSteps / C::kStageGroups;
+    static_assert(C::kInputSharedSteps == 0 || C::kInputRegisterSteps >= kSteps,
+                  "the first group makes room for the second");
+#pragma unroll
+    for (int k = kGroup * kSteps; k < (kGroup + 1) * kSteps; ++k) {
+      if (k < C::kInputRegisterSteps) {
+        LoadForwardFragment<C>(w[0][k], stage, k, place);
+        continue;
+      }
+      uint32_t d[4];
+      LoadForwardFragment<C>(d, stage, k, place);
+      const uint32_t to = WarpCores<C>(stage, place.warp) +
+                          (k - C::kInputRegisterSteps) * C::kInputStepBytes + place.lane * 4;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        StShared(to + (i >> 1) * (C::kInputStepBytes / 2) + (i & 1) * 128, d[i]);
+      }
+    }
+    LoadInputWeights<C, kGroup + 1>(w, stage, place);
+  } else if constexpr (C::kInputSharedSteps > 0 && C::kWarpgroup) {
+    FenceProxyAsync();
+    BlockBarrier<C, true>();
   }
 }
 
@@ -90,6 +135,30 @@ __device__ __forceinline__ void LoadForwardWeights(uint32_t (&a)[1][C::kForwardS
 template <class C>
 using ForwardProduct =
     std::conditional_t<C::kWarpgroup, WarpgroupProduct<C>, Product<C, 1, C::kForwardSteps>>;
+
+// Adds the product with the row of the layer below.
+template <class C>
+__device__ __forceinline__ void AddInput(ForwardProduct<C>& product,
+                                         const uint32_t (&w)[1][C::kInputRegisterSteps][4],
+                                         const unsigned char* stage, uint32_t row,
+                                         uint32_t group_bytes, const Place<C>& place) {
+  product.template Add<0, C::kInputRegisterSteps>(w, row, group_bytes, place.lane);
+  if constexpr (C::kInputSharedSteps > 0) {
+    const uint32_t rest = row + C::kInputRegisterSteps * 2 * group_bytes;
+    if constexpr (C::kWarpgroup) {
+      product.template AddShared<C::kInputSharedSteps>(WarpCores<C>(stage, place.warp & ~3),
+                                                       C::kInputStepBytes, rest, group_bytes);
+    } else {
+      const int matrix = place.lane >> 3;
+      const uint32_t at = WarpCores<C>(stage, place.warp) +
+                          (matrix >> 1) * (C::kInputStepBytes / 2) + (matrix & 1) * 128 +
+                          (place.lane & 7) * 16;
+      product.template AddLoaded<C::kInputSharedSteps>(
+          [&](uint32_t(&d)[4], int k, int) { LdMatrixX4(d, at + k * C::kInputStepBytes); }, rest,
+          group_bytes, place.lane);
+    }
+  }
+}
 
 // Adds parts kPart and on to the product with h, waiting for each group of them; message -1 was
 // there from the start.
@@ -145,8 +214,10 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
   using S = typename C::Storage;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) uint64_t barrier_words[2 * C::kArrivals];
-  // After h, twice: R on its way into registers, then the output where it is not what is sent.
+  // After h, twice: R on its way into registers, then the input weights that stay there, if any,
+  // and the output where it is not what is sent.
   unsigned char* const stage = shared + 2 * C::kHiddenBytes;
+  unsigned char* const output_stage = stage + (kStack ? C::kInputBytes : 0);
   const Place<C> place;
   const auto& job = p.jobs[place.job];
   const JobFlags<C, std::decay_t<decltype(job)>> flags(job);
@@ -158,7 +229,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
   [[maybe_unused]] Feed<C, ForwardFeed<C>> feed;
   if constexpr (kStack) {
     __shared__ __align__(8) uint64_t feed_words[decltype(feed)::kBarriers];
-    feed = {KeptSharedAddress(shared + C::kForwardShared), KeptSharedAddress(feed_words)};
+    feed = {KeptSharedAddress(shared + C::kStackForwardRing), KeptSharedAddress(feed_words)};
     if (place.thread == 0) feed.Init();
     if (place.warp >= C::kWarps) {
       BeginCourier<C>();
@@ -317,12 +388,12 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
 
   uint32_t a[1][C::kForwardSteps][4];
   LoadForwardWeights<C, kStack>(a, stage, place);
-  [[maybe_unused]] uint32_t w[1][C::kForwardSteps][4];
+  [[maybe_unused]] uint32_t w[1][C::kInputRegisterSteps][4];
   if constexpr (kStack) {
     if (flags.IsFed()) {
       BlockBarrier<C, kStack>();
       StageInputWeights<C>(stage, p, job.kernel, place);
-      LoadForwardWeights<C, kStack>(w, stage, place);
+      LoadInputWeights<C>(w, stage, place);
     }
   }
   if (dropout.first != nullptr) BlockBarrier<C, kStack>();  // the stage is free for the output
@@ -343,7 +414,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
       if (flags.IsFed()) {
         feed.Wait(s);
         if constexpr (C::kWarpgroup) FenceProxyAsync();
-        product.template Add<0, C::kForwardSteps>(w, feed.Slot(s), group_bytes, lane);
+        AddInput<C>(product, w, stage, feed.Slot(s), group_bytes, place);
       }
     }
     // Message s - 1 is h after step s - 1.
@@ -380,7 +451,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
         const uint32_t at = cell_at + n * 128;
         *reinterpret_cast<S*>(shared + after + own + at) = Factor<E>(h[n] * dropout(n));
         if (dropout.first != nullptr) {
-          *reinterpret_cast<S*>(stage + (s & 1) * C::kOwnBytes + at) = E::From(h[n]);
+          *reinterpret_cast<S*>(output_stage + (s & 1) * C::kOwnBytes + at) = E::From(h[n]);
         }
       }
     }
@@ -423,7 +494,8 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
       seen |= is_valid;
       if (flags.ReturnsSequences(p) || s + 1 == p.steps) {
         const unsigned char* const from =
-            (dropout.first == nullptr ? shared + after + own : stage + (s & 1) * C::kOwnBytes) +
+            (dropout.first == nullptr ? shared + after + own
+                                      : output_stage + (s & 1) * C::kOwnBytes) +
             piece_at;
         uint4 group = *reinterpret_cast<const uint4*>(from);
         if (!is_valid && (p.zero_output_for_mask || !seen)) group = make_uint4(0, 0, 0, 0);

@@ -21,6 +21,10 @@ constexpr int Min(int a, int b) { return a < b ? a : b; }
 // Of a block on Hopper, but for what kernels declare by name.
 constexpr int kMostSharedBytes = 226 * 1024;
 
+// Of a thread's in a stack's kernel, those that hold weights: R, and of the input weights what
+// fits.
+constexpr int kStackWeightRegisters = 160;
+
 // E: an arithmetic type of element.cuh. TILES: 8-row tiles of a slice.
 template <class E, int HIDDEN, int CLUSTER_SIZE, int TILES>
 struct ClusterConfig {
@@ -68,9 +72,21 @@ struct ClusterConfig {
   static constexpr int kOwnBytes = kUnits * kBytes * kRows;
   static constexpr int kForwardShared = 2 * kHiddenBytes + Max(2 * kOwnBytes, kStageBytes);
 
-  // In a stack also a ring of rows of the layer below.
-  static constexpr int kStackForwardSlots = 4;
-  static constexpr int kStackForwardShared = kForwardShared + kStackForwardSlots * kHiddenBytes;
+  // In a stack also the input weights of a layer on another: as many steps of K as there are
+  // registers for beside R, the others in shared memory, where R was staged; and a ring of rows of
+  // the layer below. What is in shared memory lies as the A operand of wgmma, [step][2 groups of
+  // K][kGateGroups core matrices of 8 gate rows], which is also what ldmatrix reads.
+  static constexpr int kInputRegisterSteps =
+      Min(kForwardSteps, kStackWeightRegisters / 4 - kForwardSteps);
+  static constexpr int kInputSharedSteps = kForwardSteps - kInputRegisterSteps;
+  static constexpr int kGateGroups = 4 * kUnits / 8;
+  static constexpr int kInputStepBytes = 2 * kGateGroups * 128;
+  static constexpr int kInputBytes = kInputSharedSteps * kInputStepBytes;
+  static constexpr int kStackForwardRing =
+      2 * kHiddenBytes + Max(kInputBytes + 2 * kOwnBytes, kStageBytes);
+  static constexpr int kStackForwardSlots =
+      Min(4, (kMostSharedBytes - kStackForwardRing) / kHiddenBytes);
+  static constexpr int kStackForwardShared = kStackForwardRing + kStackForwardSlots * kHiddenBytes;
 
   // Backward: the gradients of the block's gates and, as a fifth plane on its way to memory, h
   // before the step, twice; the partial sums of dh from every block, twice; those on their way out.
@@ -93,17 +109,28 @@ struct ClusterConfig {
       Max(2 * kGatesBytes + 2 * kReceiveBytes + kSendBytes, kStageBytes);
 
   // In a stack also the product of the gate gradients of the layer above with the rows of its input
-  // weights that are the block's units: K is 4 * HIDDEN, kSourceSteps steps of it a warp; every
-  // warp's part of it, twice; a ring of row tiles of the factor.
+  // weights that are the block's units: K is 4 * HIDDEN, kSourceSteps steps of it a warp, whose
+  // weights are in registers as far as there is room, the others' in shared memory as fragments,
+  // [warp][step][16-unit tile][lane]; every warp's part of it, twice; a ring of row tiles of the
+  // factor.
   static constexpr int kSourceSteps = 4 * HIDDEN * kBytes / kStepBytes / kWarps;
+  static constexpr int kSourceRegisterSteps =
+      Min(kSourceSteps,
+          (kStackWeightRegisters - 4 * kGateTiles * kBackwardSteps) / (kUnits / 4) / 2 * 2);
+  static constexpr int kSourceSharedSteps = kSourceSteps - kSourceRegisterSteps;
+  static constexpr int kSourceStepBytes = kUnits / 16 * 512;
+  static constexpr int kSourceBytes = kWarps * kSourceSharedSteps * kSourceStepBytes;
   static constexpr int kSourcePitch = 4 * HIDDEN * kBytes + 16;
   static_assert(kUnits * kSourcePitch <= kBackwardShared, "those weights are staged where R is");
   static constexpr int kSourceTileBytes = 4 * HIDDEN * kBytes * 8;
   static constexpr int kPartsBytes = TILES * kWarps * kUnits * 8 * int{sizeof(float)};
+  static constexpr int kExchangeBytes = 2 * kGatesBytes + 2 * kReceiveBytes + kSendBytes;
+  static constexpr int kStackBackwardParts = Max(kBackwardShared, kExchangeBytes + kSourceBytes);
+  static constexpr int kStackBackwardRing = kStackBackwardParts + 2 * kPartsBytes;
   static constexpr int kStackBackwardSlots =
-      Min(8, (kMostSharedBytes - kBackwardShared - 2 * kPartsBytes) / kSourceTileBytes);
+      Min(8, (kMostSharedBytes - kStackBackwardRing) / kSourceTileBytes);
   static constexpr int kStackBackwardShared =
-      kBackwardShared + 2 * kPartsBytes + kStackBackwardSlots * kSourceTileBytes;
+      kStackBackwardRing + kStackBackwardSlots * kSourceTileBytes;
 };
 
 // The warps of a stack's block that do not compute (stack_feed.cuh): a warpgroup, so that the

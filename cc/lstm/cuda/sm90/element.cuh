@@ -45,6 +45,10 @@ struct Bfloat16 : FastActivations {
   __device__ static void Wgmma(float* d, const uint32_t* a, uint64_t b) {
     WgmmaBf16<N>(d, a, b);
   }
+  template <int N>
+  __device__ static void WgmmaShared(float* d, uint64_t a, uint64_t b) {
+    WgmmaSharedBf16<N>(d, a, b);
+  }
 };
 
 struct Float16 : FastActivations {
@@ -66,6 +70,10 @@ struct Float16 : FastActivations {
   __device__ static void Wgmma(float* d, const uint32_t* a, uint64_t b) {
     WgmmaF16<N>(d, a, b);
   }
+  template <int N>
+  __device__ static void WgmmaShared(float* d, uint64_t a, uint64_t b) {
+    WgmmaSharedF16<N>(d, a, b);
+  }
 };
 
 // float32 whose products round their factors to TF32.
@@ -80,6 +88,10 @@ struct Tf32 : CarefulActivations {
   template <int N>
   __device__ static void Wgmma(float* d, const uint32_t* a, uint64_t b) {
     WgmmaTf32<N>(d, a, b);
+  }
+  template <int N>
+  __device__ static void WgmmaShared(float* d, uint64_t a, uint64_t b) {
+    WgmmaSharedTf32<N>(d, a, b);
   }
 };
 

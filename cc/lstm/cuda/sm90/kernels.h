@@ -9,14 +9,15 @@
 namespace tfl::cuda::sm90 {
 
 struct KernelSet {
-  int hidden;  // the most units; fewer are padded
+  int hidden;         // the most units; fewer are padded
+  int element_bytes;  // of the type
   int cluster_size;
   int rows;  // batch rows a cluster owns
   int threads;
   int forward_shared_bytes;
   int backward_shared_bytes;
   const void* forward;   // void(ForwardParams)
-  const void* backward;  // void(BackwardParams)
+  const void* backward;  // void(BackwardParams); a stack's may be null
 };
 
 struct KernelList {
@@ -41,9 +42,16 @@ TFL_CLUSTER_LISTS(TFL_DECLARE)
   X(Bfloat16, 64)          \
   X(Bfloat16, 128)         \
   X(Bfloat16, 256)         \
+  X(Bfloat16, 384)         \
+  X(Bfloat16, 512)         \
   X(Float16, 64)           \
   X(Float16, 128)          \
-  X(Float16, 256)
+  X(Float16, 256)          \
+  X(Float16, 384)          \
+  X(Float16, 512)          \
+  X(Tf32, 64)              \
+  X(Tf32, 128)             \
+  X(Tf32, 256)
 #define TFL_DECLARE_STACK(type, hidden) KernelList type##Stacks##hidden();
 TFL_STACK_LISTS(TFL_DECLARE_STACK)
 #undef TFL_DECLARE_STACK

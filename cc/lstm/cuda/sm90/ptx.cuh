@@ -64,6 +64,12 @@ __device__ __forceinline__ void BarSync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
+// Without waiting for the others.
+template <int kThreads>
+__device__ __forceinline__ void BarArrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+
 // By all of a warpgroup.
 template <int kRegisters>
 __device__ __forceinline__ void SetMaxRegistersUp() {
@@ -187,6 +193,22 @@ __device__ __forceinline__ uint32_t LdShared(uint32_t address) {
   return v;
 }
 
+__device__ __forceinline__ void StShared(uint32_t address, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ void LdSharedX4(uint32_t (&d)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void StSharedX4(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
+               "r"(v[2]), "r"(v[3])
+               : "memory");
+}
+
 __device__ __forceinline__ void LdMatrixX4(uint32_t (&d)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
@@ -257,35 +279,80 @@ TFL_MMA(MmaTf32, "m16n8k8", "tf32")
 
 // d[64, N] += a[64, 32 bytes] b[32 bytes, N], a warpgroup; a in registers.
 #define TFL_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define TFL_D12 TFL_D4(0), TFL_D4(4), TFL_D4(8)
 #define TFL_A "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-#define TFL_WGMMA(name, k, type, tail)                                                            \
-  template <int N>                                                                                \
-  __device__ __forceinline__ void name(float* d, const uint32_t* a, uint64_t b) {                 \
-    static_assert(N == 16 || N == 32 || N == 40, "no wgmma wrapper of this width");               \
-    if constexpr (N == 16) {                                                                      \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type                  \
-                   " {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1" tail ";" \
-                   : TFL_D4(0), TFL_D4(4)                                                         \
-                   : TFL_A);                                                                      \
-    } else if constexpr (N == 32) {                                                               \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n32" k ".f32." type "." type                  \
-                   " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "    \
-                   "{%16, %17, %18, %19}, %20, 1, 1, 1" tail ";"                                  \
-                   : TFL_D4(0), TFL_D4(4), TFL_D4(8), TFL_D4(12)                                  \
-                   : TFL_A);                                                                      \
-    } else {                                                                                      \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n40" k ".f32." type "." type                  \
-                   " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "     \
-                   "%16, %17, %18, %19}, {%20, %21, %22, %23}, %24, 1, 1, 1" tail ";"             \
-                   : TFL_D4(0), TFL_D4(4), TFL_D4(8), TFL_D4(12), TFL_D4(16)                      \
-                   : TFL_A);                                                                      \
-    }                                                                                             \
+#define TFL_S8 " {%0, %1, %2, %3, %4, %5, %6, %7"
+#define TFL_S12 TFL_S8 ", %8, %9, %10, %11"
+#define TFL_S16 TFL_S12 ", %12, %13, %14, %15"
+#define TFL_S20 TFL_S16 ", %16, %17, %18, %19"
+#define TFL_WGMMA(name, k, type, tail)                                                         \
+  template <int N>                                                                             \
+  __device__ __forceinline__ void name(float* d, const uint32_t* a, uint64_t b) {              \
+    static_assert(N == 16 || N == 24 || N == 32 || N == 40, "no wgmma wrapper of this width"); \
+    if constexpr (N == 16) {                                                                   \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type TFL_S8        \
+                   "}, {%8, %9, %10, %11}, %12, 1, 1, 1" tail ";"                              \
+                   : TFL_D4(0), TFL_D4(4)                                                      \
+                   : TFL_A);                                                                   \
+    } else if constexpr (N == 24) {                                                            \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n24" k ".f32." type "." type TFL_S12       \
+                   "}, {%12, %13, %14, %15}, %16, 1, 1, 1" tail ";"                            \
+                   : TFL_D12                                                                   \
+                   : TFL_A);                                                                   \
+    } else if constexpr (N == 32) {                                                            \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n32" k ".f32." type "." type TFL_S16       \
+                   "}, {%16, %17, %18, %19}, %20, 1, 1, 1" tail ";"                            \
+                   : TFL_D12, TFL_D4(12)                                                       \
+                   : TFL_A);                                                                   \
+    } else {                                                                                   \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n40" k ".f32." type "." type TFL_S20       \
+                   "}, {%20, %21, %22, %23}, %24, 1, 1, 1" tail ";"                            \
+                   : TFL_D12, TFL_D4(12), TFL_D4(16)                                           \
+                   : TFL_A);                                                                   \
+    }                                                                                          \
   }
 TFL_WGMMA(WgmmaBf16, "k16", "bf16", ", 0")
 TFL_WGMMA(WgmmaF16, "k16", "f16", ", 0")
 TFL_WGMMA(WgmmaTf32, "k8", "tf32", "")
 #undef TFL_WGMMA
 #undef TFL_A
+
+// The same with a in shared memory: core matrices of 8 rows of a, 16 bytes of K each.
+#define TFL_WGMMA_SHARED(name, k, type, tail)                                                  \
+  template <int N>                                                                             \
+  __device__ __forceinline__ void name(float* d, uint64_t a, uint64_t b) {                     \
+    static_assert(N == 16 || N == 24 || N == 32 || N == 40, "no wgmma wrapper of this width"); \
+    if constexpr (N == 16) {                                                                   \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type TFL_S8        \
+                   "}, %8, %9, 1, 1, 1" tail ";"                                               \
+                   : TFL_D4(0), TFL_D4(4)                                                      \
+                   : "l"(a), "l"(b));                                                          \
+    } else if constexpr (N == 24) {                                                            \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n24" k ".f32." type "." type TFL_S12       \
+                   "}, %12, %13, 1, 1, 1" tail ";"                                             \
+                   : TFL_D12                                                                   \
+                   : "l"(a), "l"(b));                                                          \
+    } else if constexpr (N == 32) {                                                            \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n32" k ".f32." type "." type TFL_S16       \
+                   "}, %16, %17, 1, 1, 1" tail ";"                                             \
+                   : TFL_D12, TFL_D4(12)                                                       \
+                   : "l"(a), "l"(b));                                                          \
+    } else {                                                                                   \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n40" k ".f32." type "." type TFL_S20       \
+                   "}, %20, %21, 1, 1, 1" tail ";"                                             \
+                   : TFL_D12, TFL_D4(12), TFL_D4(16)                                           \
+                   : "l"(a), "l"(b));                                                          \
+    }                                                                                          \
+  }
+TFL_WGMMA_SHARED(WgmmaSharedBf16, "k16", "bf16", ", 0, 0")
+TFL_WGMMA_SHARED(WgmmaSharedF16, "k16", "f16", ", 0, 0")
+TFL_WGMMA_SHARED(WgmmaSharedTf32, "k8", "tf32", "")
+#undef TFL_WGMMA_SHARED
+#undef TFL_S20
+#undef TFL_S16
+#undef TFL_S12
+#undef TFL_S8
+#undef TFL_D12
 #undef TFL_D4
 
 }  // namespace tfl::cuda::sm90

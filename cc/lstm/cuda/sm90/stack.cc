@@ -55,7 +55,7 @@ KernelList Find(const tfl_lstm_spec& spec) {
   const int hidden = ClusterPaddedHidden(spec);
 #define TFL_FIND(type, padded) \
   if (spec.dtype == k##type && hidden == padded) return type##Stacks##padded();
-  constexpr tfl_dtype kBfloat16 = TFL_BFLOAT16, kFloat16 = TFL_FLOAT16;
+  constexpr tfl_dtype kBfloat16 = TFL_BFLOAT16, kFloat16 = TFL_FLOAT16, kTf32 = TFL_FLOAT32;
   TFL_STACK_LISTS(TFL_FIND)
 #undef TFL_FIND
   return {nullptr, 0};
@@ -65,6 +65,7 @@ StackSlices Choose(const tfl_lstm_spec& spec, int layers, bool forward) {
   const KernelList list = Find(spec);
   int clusters[kMostSets] = {};
   for (int i = 0; i < std::min(list.count, kMostSets); ++i) {
+    if (LaunchOf(list.sets[i], forward).kernel == nullptr) continue;
     clusters[i] = MaxClusters(list.sets[i], forward);
   }
   return ChooseStackSlices(list, clusters, spec.batch, layers, forward);
@@ -73,9 +74,10 @@ StackSlices Choose(const tfl_lstm_spec& spec, int layers, bool forward) {
 // Whether `upper` can take its rows from `lower` while both run.
 bool Follows(const tfl_lstm_spec& upper, const tfl_lstm_spec& lower) {
   return upper.batch == lower.batch && upper.steps == lower.steps && upper.dtype == lower.dtype &&
-         upper.weight_dtype == lower.weight_dtype && upper.hidden_size == lower.hidden_size &&
-         upper.input_size == lower.hidden_size && upper.time_major == lower.time_major &&
-         upper.has_mask == lower.has_mask && upper.training == lower.training &&
+         upper.weight_dtype == lower.weight_dtype && upper.allow_tf32 == lower.allow_tf32 &&
+         upper.hidden_size == lower.hidden_size && upper.input_size == lower.hidden_size &&
+         upper.time_major == lower.time_major && upper.has_mask == lower.has_mask &&
+         upper.training == lower.training &&
          upper.zero_output_for_mask == lower.zero_output_for_mask && upper.num_directions == 1 &&
          upper.num_dropout_masks == 0 && lower.return_sequences;
 }
@@ -84,7 +86,7 @@ bool Supported(const tfl_lstm_spec* specs, int layers, bool only_if_faster,
                const DeviceLimits& limits, bool forward) {
   const tfl_lstm_spec& spec = specs[0];
   if (layers < 2 || layers > kMaxStackLayers || spec.num_directions != 1 || spec.go_backwards ||
-      !Is16Bit(spec.dtype) || spec.hidden_size % 8 != 0) {
+      spec.hidden_size * SizeOf(spec.dtype) % 16 != 0) {
     return false;
   }
   for (int l = 0; l < layers; ++l) {

@@ -11,6 +11,7 @@ namespace tfl::cuda::sm90 {
 template <class C>
 KernelSet Instantiate() {
   return {C::kHidden,
+          C::kBytes,
           C::kClusterSize,
           C::kRows,
           C::kThreads,
@@ -26,16 +27,23 @@ KernelList List() {
   return {sets, static_cast<int>(sizeof...(C))};
 }
 
+// Where shared memory holds input weights there are kernels of the backward pass of one row tile.
 template <class C>
 KernelSet InstantiateStack() {
-  return {C::kHidden,
-          C::kClusterSize,
-          C::kRows,
-          C::kThreads + kCourierThreads,
-          C::kStackForwardShared,
-          C::kStackBackwardShared,
-          reinterpret_cast<const void*>(&StackForwardKernel<C>),
-          reinterpret_cast<const void*>(&StackBackwardKernel<C>)};
+  KernelSet set = {C::kHidden,
+                   C::kBytes,
+                   C::kClusterSize,
+                   C::kRows,
+                   C::kThreads + kCourierThreads,
+                   C::kStackForwardShared,
+                   0,
+                   reinterpret_cast<const void*>(&StackForwardKernel<C>),
+                   nullptr};
+  if constexpr (C::kSourceSharedSteps == 0 || C::kTiles == 1) {
+    set.backward_shared_bytes = C::kStackBackwardShared;
+    set.backward = reinterpret_cast<const void*>(&StackBackwardKernel<C>);
+  }
+  return set;
 }
 
 template <class... C>
