@@ -35,6 +35,7 @@ StackSpecs Specs(int layers, int64_t batch, int64_t steps, int64_t input, int64_
   spec.steps = steps;
   spec.hidden_size = hidden;
   spec.dtype = spec.weight_dtype = dtype;
+  spec.allow_tf32 = dtype == TFL_FLOAT32;
   spec.activation = TFL_TANH;
   spec.recurrent_activation = TFL_SIGMOID;
   spec.return_sequences = spec.has_bias = spec.training = 1;
@@ -59,7 +60,8 @@ std::string Describe(const StackSpecs& specs) {
 
 // Rounding to the type in each layer, as one after the other.
 double Tolerance(const StackSpecs& specs) {
-  const double one = specs[0].dtype == TFL_BFLOAT16 ? 3e-2 : 5e-3;
+  const tfl_dtype dtype = specs[0].dtype;
+  const double one = dtype == TFL_BFLOAT16 ? 3e-2 : dtype == TFL_FLOAT16 ? 5e-3 : 3e-3;
   return one * (1 + 0.25 * static_cast<double>(specs.size() - 1));
 }
 
@@ -115,19 +117,34 @@ class StackTest : public ::testing::TestWithParam<tfl_dtype> {
     }
   }
 
-  // Forward and backward each at once and layer after layer, in every mixture.
-  void Check(const StackSpecs& specs, uint64_t seed) {
+  static bool Is16Bit() { return GetParam() != TFL_FLOAT32; }
+  // The most units whose input weights have room in registers, and the most of all.
+  static int64_t NarrowUnits() { return Is16Bit() ? 256 : 128; }
+  static int64_t MostUnits() { return Is16Bit() ? 512 : 256; }
+  // Units of the type whose weights take as many bytes as those of `units` of a 16-bit type.
+  static int64_t Units(int64_t units) { return Is16Bit() ? units : units / 2; }
+  // Whether a device with 7 clusters of 16 blocks, or 15 of 8, has room for backward at once of
+  // layers whose input weights have no room in registers: slices of 8 rows.
+  static bool WideBackwardFits(int layers, int64_t batch) {
+    return batch <= (Is16Bit() ? 7 : 15) / layers * 8;
+  }
+
+  // Forward and backward each at once and layer after layer, in every mixture; backward at once
+  // wherever it is `backward`.
+  void Check(const StackSpecs& specs, uint64_t seed, bool backward = true) {
     StackTensors reference = RandomStackTensors(specs, seed);
     const ForcedPlan forced("wavefront");
     StackCall call(specs, reference);
     ASSERT_EQ(call.status().code, TFL_OK) << call.status().message;
     ASSERT_TRUE(call.forward_at_once) << Describe(specs);
     const bool training = specs[0].training;
-    ASSERT_EQ(call.backward_at_once, training) << Describe(specs);
+    backward &= training;
+    ASSERT_EQ(call.backward_at_once, backward) << Describe(specs);
     StackReference(specs, &reference);
     for (int mixture = 0; mixture < (training ? 4 : 2); ++mixture) {
+      if (!backward && (mixture & 2) != 0) continue;
       call.forward_at_once = (mixture & 1) == 0;
-      call.backward_at_once = training && (mixture & 2) == 0;
+      call.backward_at_once = backward && (mixture & 2) == 0;
       call.PoisonAll();
       const tfl_status status = call.Run();
       ASSERT_EQ(status.code, TFL_OK) << status.message << "; " << Describe(specs);
@@ -160,17 +177,42 @@ TEST_P(StackTest, SizesAndLayers) {
                {4, 64, 9, 20, 256},  {2, 100, 5, 64, 256}, {2, 200, 5, 8, 104},
                {3, 300, 4, 8, 64}};
   for (const auto& c : cases) {
-    Check(Specs(c.layers, c.batch, c.steps, c.input, c.hidden, GetParam()), c.layers + c.hidden);
+    Check(Specs(c.layers, c.batch, c.steps, c.input, Units(c.hidden), GetParam()),
+          c.layers + c.hidden);
     if (HasFailure()) return;
+  }
+}
+
+// Where the input weights have no room in registers.
+TEST_P(StackTest, WideLayers) {
+  const struct {
+    int layers;
+    int64_t batch, steps, input, hidden;
+  } cases[] = {{2, 1, 1, 5, 512},     {3, 3, 3, 40, 392},  {2, 13, 7, 33, 512},
+               {2, 8, 64, 16, 504},   {3, 16, 17, 7, 456}, {6, 6, 40, 12, 512},
+               {2, 40, 64, 512, 512}, {2, 70, 9, 20, 512}, {3, 45, 11, 64, 440},
+               {5, 21, 19, 8, 488},   {2, 1, 130, 9, 408}};
+  for (const auto& c : cases) {
+    Check(Specs(c.layers, c.batch, c.steps, c.input, Units(c.hidden), GetParam()),
+          c.layers + c.hidden, WideBackwardFits(c.layers, c.batch));
+    if (HasFailure()) return;
+  }
+  if (!Is16Bit()) return;
+  for (const int64_t hidden : {264, 384}) {
+    Check(Specs(2, 7, 20, 10, hidden, GetParam()), hidden);
+    Check(Specs(2, 33, 20, 10, hidden, GetParam()), hidden, false);
+    Check(Specs(2, 60, 20, 10, hidden, GetParam()), hidden, false);
   }
 }
 
 TEST_P(StackTest, RandomFlags) {
   std::mt19937 random(11);
+  const int groups = static_cast<int>(MostUnits() / 8);
   const auto flag = [&] { return static_cast<uint8_t>(random() % 2); };
   for (int i = 0; i < 40; ++i) {
     StackSpecs specs = Specs(2 + random() % 3, 1 + random() % 20, 1 + random() % 12,
-                             1 + random() % 70, 8 + random() % 32 * 8, GetParam());
+                             1 + random() % 70, 8 + random() % groups * 8, GetParam());
+    if (specs[0].hidden_size > NarrowUnits()) specs.resize(2);  // have room in all batches
     tfl_lstm_spec flags = specs[0];
     flags.time_major = flag();
     flags.has_mask = random() % 3 != 0;
@@ -193,7 +235,7 @@ TEST_P(StackTest, RandomFlags) {
 }
 
 TEST_P(StackTest, RunsAreBitEqualAlsoFromAGraph) {
-  StackSpecs specs = Specs(4, 37, 33, 50, 248, GetParam());
+  StackSpecs specs = Specs(4, 37, 33, 50, NarrowUnits() - 8, GetParam());
   for (tfl_lstm_spec& spec : specs) spec.has_mask = 1;
   const ForcedPlan forced("wavefront");
   StackCall call(specs, RandomStackTensors(specs, 3));
@@ -218,11 +260,12 @@ TEST_P(StackTest, RunsAreBitEqualAlsoFromAGraph) {
 
 // Every kernel in a few steps: short enough for compute-sanitizer.
 TEST_P(StackTest, Short) {
-  for (int64_t hidden : {40, 104, 256}) {
-    for (int64_t batch : {3, 40, 150}) {
-      StackSpecs specs = Specs(2, batch, 3, 8, hidden, GetParam());
+  for (int64_t hidden : {40, 104, 256, 512}) {
+    const bool wide = hidden > 256;
+    for (int64_t batch : {3, 40, wide ? 70 : 150}) {
+      StackSpecs specs = Specs(2, batch, 3, 8, Units(hidden), GetParam());
       for (tfl_lstm_spec& spec : specs) spec.has_mask = spec.num_recurrent_dropout_masks = 1;
-      Check(specs, batch);
+      Check(specs, batch, !wide || WideBackwardFits(2, batch));
       if (HasFailure()) return;
     }
   }
@@ -237,15 +280,22 @@ TEST_P(StackTest, OnlyWhatCanRunAtOnceDoes) {
         TFL_OK);
     return sizes.forward_at_once && sizes.backward_at_once;
   };
-  const StackSpecs good = Specs(3, 16, 64, 100, 256, GetParam());
+  const int64_t units = NarrowUnits();
+  const StackSpecs good = Specs(3, 16, 64, 100, units, GetParam());
   EXPECT_TRUE(at_once(good));
   EXPECT_FALSE(at_once(StackSpecs(1, good[0])));
   EXPECT_FALSE(at_once(StackSpecs(9, good[1])));
-  for (int64_t hidden : {33, 65, 100, 500}) {
+  EXPECT_EQ(at_once(Specs(3, 16, 64, 100, 100, GetParam())), !Is16Bit());
+  for (int64_t hidden : {33, 65, 102, 520}) {
     EXPECT_FALSE(at_once(Specs(3, 16, 64, 100, hidden, GetParam()))) << hidden;
   }
-  EXPECT_FALSE(at_once(Specs(8, 128, 64, 256, 256, GetParam())));
-  EXPECT_FALSE(at_once(Specs(2, 16, 0, 256, 256, GetParam())));
+  EXPECT_FALSE(at_once(Specs(8, 1000, 64, 256, units, GetParam())));
+  EXPECT_FALSE(at_once(Specs(2, 16, 0, 256, units, GetParam())));
+  if (!Is16Bit()) {
+    StackSpecs exact = good;
+    for (tfl_lstm_spec& spec : exact) spec.allow_tf32 = 0;
+    EXPECT_EQ(at_once(exact), false);
+  }
   const auto changed = [&](size_t layer, const auto& change) {
     StackSpecs specs = good;
     change(&specs[layer]);
@@ -253,7 +303,7 @@ TEST_P(StackTest, OnlyWhatCanRunAtOnceDoes) {
   };
   EXPECT_FALSE(at_once(changed(1, [](tfl_lstm_spec* s) { s->num_dropout_masks = 1; })));
   EXPECT_TRUE(at_once(changed(0, [](tfl_lstm_spec* s) { s->num_dropout_masks = 4; })));
-  EXPECT_FALSE(at_once(changed(2, [](tfl_lstm_spec* s) { s->hidden_size = 128; })));
+  EXPECT_FALSE(at_once(changed(2, [](tfl_lstm_spec* s) { s->hidden_size = 64; })));
   StackSpecs backwards = good;
   for (tfl_lstm_spec& spec : backwards) spec.go_backwards = 1;
   EXPECT_FALSE(at_once(backwards));
@@ -261,9 +311,12 @@ TEST_P(StackTest, OnlyWhatCanRunAtOnceDoes) {
   EXPECT_FALSE(at_once(good));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, StackTest, ::testing::Values(TFL_BFLOAT16, TFL_FLOAT16),
+INSTANTIATE_TEST_SUITE_P(Types, StackTest,
+                         ::testing::Values(TFL_BFLOAT16, TFL_FLOAT16, TFL_FLOAT32),
                          [](const auto& info) {
-                           return info.param == TFL_BFLOAT16 ? "bfloat16" : "float16";
+                           return info.param == TFL_BFLOAT16  ? "bfloat16"
+                                  : info.param == TFL_FLOAT16 ? "float16"
+                                                              : "tf32";
                          });
 
 // Kernels of at most 8, 16 and 32 rows of 256 units.

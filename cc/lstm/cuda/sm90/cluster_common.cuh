@@ -217,19 +217,25 @@ struct Product {
                                             int lane) {
     static_assert(kCount % 2 == 0, "pairs of steps");
     const uint32_t address = factor + (lane >> 3) * group_bytes + (lane & 7) * 16;
+    // Two pairs by turns: one is on its way while the other is used.
+    uint32_t a[2][2][kA][4], b[2][4];
+    const auto bring = [&](int k) {
+#pragma unroll
+      for (int m = 0; m < kA; ++m) {
+        load(a[k / 2 % 2][0][m], k, m);
+        load(a[k / 2 % 2][1][m], k + 1, m);
+      }
+      LdMatrixX4(b[k / 2 % 2], address + 2 * k * group_bytes);
+    };
+    bring(0);
 #pragma unroll
     for (int k = 0; k < kCount; k += 2) {
-      uint32_t a[2][kA][4], b[4];
+      if (k + 2 < kCount) bring(k + 2);
+      const int i = k / 2 % 2;
 #pragma unroll
       for (int m = 0; m < kA; ++m) {
-        load(a[0][m], k, m);
-        load(a[1][m], k + 1, m);
-      }
-      LdMatrixX4(b, address + 2 * k * group_bytes);
-#pragma unroll
-      for (int m = 0; m < kA; ++m) {
-        E::Mma(v[k % kChains][m], a[0][m], b[0], b[1]);
-        E::Mma(v[(k + 1) % kChains][m], a[1][m], b[2], b[3]);
+        E::Mma(v[k % kChains][m], a[i][0][m], b[i][0], b[i][1]);
+        E::Mma(v[(k + 1) % kChains][m], a[i][1][m], b[i][2], b[i][3]);
       }
     }
   }

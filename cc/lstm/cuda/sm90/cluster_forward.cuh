@@ -106,21 +106,25 @@ __device__ __forceinline__ void LoadInputWeights(uint32_t (&w)[1][C::kInputRegis
     CpAsyncWait<C::kStageGroups - 1 - kGroup>();
     BlockBarrier<C, true>();
     constexpr int kSteps = C::kForwardSteps / C::kStageGroups;
-    static_assert(C::kInputSharedSteps == 0 || C::kInputRegisterSteps >= kSteps,
-                  "the first group makes room for the second");
+    [[maybe_unused]] uint32_t d[kSteps][4];
 #pragma unroll
-    for (int k = kGroup * kSteps; k < (kGroup + 1) * kSteps; ++k) {
-      if (k < C::kInputRegisterSteps) {
-        LoadForwardFragment<C>(w[0][k], stage, k, place);
-        continue;
-      }
-      uint32_t d[4];
-      LoadForwardFragment<C>(d, stage, k, place);
-      const uint32_t to = WarpCores<C>(stage, place.warp) +
-                          (k - C::kInputRegisterSteps) * C::kInputStepBytes + place.lane * 4;
+    for (int k = 0; k < kSteps; ++k) {
+      const int step = kGroup * kSteps + k;
+      LoadForwardFragment<C>(step < C::kInputRegisterSteps ? w[0][step] : d[k], stage, step, place);
+    }
+    if constexpr (C::kInputSharedSteps > 0) {
+      // Where the first group makes room for the second, all warps have read what is overwritten.
+      if constexpr (C::kInputRegisterSteps < kSteps) BlockBarrier<C, true>();
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        StShared(to + (i >> 1) * (C::kInputStepBytes / 2) + (i & 1) * 128, d[i]);
+      for (int k = 0; k < kSteps; ++k) {
+        const int step = kGroup * kSteps + k - C::kInputRegisterSteps;
+        if (step < 0) continue;
+        const uint32_t to =
+            WarpCores<C>(stage, place.warp) + step * C::kInputStepBytes + place.lane * 4;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          StShared(to + (i >> 1) * (C::kInputStepBytes / 2) + (i & 1) * 128, d[k][i]);
+        }
       }
     }
     LoadInputWeights<C, kGroup + 1>(w, stage, place);

@@ -19,11 +19,11 @@ constexpr int Max(int a, int b) { return a > b ? a : b; }
 constexpr int Min(int a, int b) { return a < b ? a : b; }
 
 // Of a block on Hopper, but for what kernels declare by name.
-constexpr int kMostSharedBytes = 226 * 1024;
+constexpr int kMostSharedBytes = 227 * 1024 - 640;
 
 // Of a thread's in a stack's kernel, those that hold weights: R, and of the input weights what
 // fits.
-constexpr int kStackWeightRegisters = 160;
+constexpr int kStackWeightRegisters = 144;
 
 // E: an arithmetic type of element.cuh. TILES: 8-row tiles of a slice.
 template <class E, int HIDDEN, int CLUSTER_SIZE, int TILES>
