@@ -190,14 +190,18 @@ TEST_P(StackTest, WideLayers) {
     int64_t batch, steps, input, hidden;
   } cases[] = {{2, 1, 1, 5, 512},     {3, 3, 3, 40, 392},  {2, 13, 7, 33, 512},
                {2, 8, 64, 16, 504},   {3, 16, 17, 7, 456}, {6, 6, 40, 12, 512},
-               {2, 40, 64, 512, 512}, {2, 70, 9, 20, 512}, {3, 45, 11, 64, 440},
-               {5, 21, 19, 8, 488},   {2, 1, 130, 9, 408}};
+               {2, 40, 20, 512, 512}, {2, 45, 9, 20, 512}, {3, 30, 11, 64, 440},
+               {5, 15, 19, 8, 488},   {2, 1, 130, 9, 408}};
   for (const auto& c : cases) {
     Check(Specs(c.layers, c.batch, c.steps, c.input, Units(c.hidden), GetParam()),
           c.layers + c.hidden, WideBackwardFits(c.layers, c.batch));
     if (HasFailure()) return;
   }
-  if (!Is16Bit()) return;
+  if (!Is16Bit()) {
+    Check(Specs(2, 150, 5, 20, 256, GetParam()), 1, false);
+    Check(Specs(4, 64, 9, 20, 244, GetParam()), 2, false);
+    return;
+  }
   for (const int64_t hidden : {264, 384}) {
     Check(Specs(2, 7, 20, 10, hidden, GetParam()), hidden);
     Check(Specs(2, 33, 20, 10, hidden, GetParam()), hidden, false);
@@ -209,7 +213,7 @@ TEST_P(StackTest, RandomFlags) {
   std::mt19937 random(11);
   const int groups = static_cast<int>(MostUnits() / 8);
   const auto flag = [&] { return static_cast<uint8_t>(random() % 2); };
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 40; ++i) {  // the reference takes most of the time
     StackSpecs specs = Specs(2 + random() % 3, 1 + random() % 20, 1 + random() % 12,
                              1 + random() % 70, 8 + random() % groups * 8, GetParam());
     if (specs[0].hidden_size > NarrowUnits()) specs.resize(2);  // have room in all batches
@@ -262,7 +266,7 @@ TEST_P(StackTest, RunsAreBitEqualAlsoFromAGraph) {
 TEST_P(StackTest, Short) {
   for (int64_t hidden : {40, 104, 256, 512}) {
     const bool wide = hidden > 256;
-    for (int64_t batch : {3, 40, wide ? 70 : 150}) {
+    for (int64_t batch : {3, 40, wide ? 46 : 150}) {
       StackSpecs specs = Specs(2, batch, 3, 8, Units(hidden), GetParam());
       for (tfl_lstm_spec& spec : specs) spec.has_mask = spec.num_recurrent_dropout_masks = 1;
       Check(specs, batch, !wide || WideBackwardFits(2, batch));
@@ -291,11 +295,6 @@ TEST_P(StackTest, OnlyWhatCanRunAtOnceDoes) {
   }
   EXPECT_FALSE(at_once(Specs(8, 1000, 64, 256, units, GetParam())));
   EXPECT_FALSE(at_once(Specs(2, 16, 0, 256, units, GetParam())));
-  if (!Is16Bit()) {
-    StackSpecs exact = good;
-    for (tfl_lstm_spec& spec : exact) spec.allow_tf32 = 0;
-    EXPECT_EQ(at_once(exact), false);
-  }
   const auto changed = [&](size_t layer, const auto& change) {
     StackSpecs specs = good;
     change(&specs[layer]);
@@ -309,6 +308,12 @@ TEST_P(StackTest, OnlyWhatCanRunAtOnceDoes) {
   EXPECT_FALSE(at_once(backwards));
   setenv(cuda::kForcePlanVariable, "cluster", 1);
   EXPECT_FALSE(at_once(good));
+  if (Is16Bit()) return;
+  unsetenv(cuda::kForcePlanVariable);
+  EXPECT_TRUE(at_once(good));
+  StackSpecs exact = good;
+  for (tfl_lstm_spec& spec : exact) spec.allow_tf32 = 0;
+  EXPECT_FALSE(at_once(exact));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, StackTest,

@@ -257,6 +257,17 @@ __device__ __forceinline__ void WgmmaCommitAndWait() {
           : "memory");
 }
 
+__device__ __forceinline__ void WgmmaCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// For the sums of what was committed.
+__device__ __forceinline__ void WgmmaWait(float (&sums)[4]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;"
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+               :
+               : "memory");
+}
+
 // A wgmma operand in shared memory, no swizzle, K-major: core matrices of 8 rows of 16 bytes, the
 // next one along K `k_stride` bytes on, the next 8 rows 128 bytes on. Adding to the lower word
 // moves the address by 16 bytes each.
@@ -318,31 +329,26 @@ TFL_WGMMA(WgmmaTf32, "k8", "tf32", "")
 #undef TFL_A
 
 // The same with a in shared memory: core matrices of 8 rows of a, 16 bytes of K each.
-#define TFL_WGMMA_SHARED(name, k, type, tail)                                                  \
-  template <int N>                                                                             \
-  __device__ __forceinline__ void name(float* d, uint64_t a, uint64_t b) {                     \
-    static_assert(N == 16 || N == 24 || N == 32 || N == 40, "no wgmma wrapper of this width"); \
-    if constexpr (N == 16) {                                                                   \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type TFL_S8        \
-                   "}, %8, %9, 1, 1, 1" tail ";"                                               \
-                   : TFL_D4(0), TFL_D4(4)                                                      \
-                   : "l"(a), "l"(b));                                                          \
-    } else if constexpr (N == 24) {                                                            \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n24" k ".f32." type "." type TFL_S12       \
-                   "}, %12, %13, 1, 1, 1" tail ";"                                             \
-                   : TFL_D12                                                                   \
-                   : "l"(a), "l"(b));                                                          \
-    } else if constexpr (N == 32) {                                                            \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n32" k ".f32." type "." type TFL_S16       \
-                   "}, %16, %17, 1, 1, 1" tail ";"                                             \
-                   : TFL_D12, TFL_D4(12)                                                       \
-                   : "l"(a), "l"(b));                                                          \
-    } else {                                                                                   \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n40" k ".f32." type "." type TFL_S20       \
-                   "}, %20, %21, 1, 1, 1" tail ";"                                             \
-                   : TFL_D12, TFL_D4(12), TFL_D4(16)                                           \
-                   : "l"(a), "l"(b));                                                          \
-    }                                                                                          \
+#define TFL_WGMMA_SHARED(name, k, type, tail)                                            \
+  template <int N>                                                                       \
+  __device__ __forceinline__ void name(float* d, uint64_t a, uint64_t b) {               \
+    static_assert(N == 8 || N == 16 || N == 24, "no wgmma wrapper of this width");       \
+    if constexpr (N == 8) {                                                              \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n8" k ".f32." type "." type          \
+                   " {%0, %1, %2, %3}, %4, %5, 1, 1, 1" tail ";"                         \
+                   : TFL_D4(0)                                                           \
+                   : "l"(a), "l"(b));                                                    \
+    } else if constexpr (N == 16) {                                                      \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type TFL_S8  \
+                   "}, %8, %9, 1, 1, 1" tail ";"                                         \
+                   : TFL_D4(0), TFL_D4(4)                                                \
+                   : "l"(a), "l"(b));                                                    \
+    } else {                                                                             \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n24" k ".f32." type "." type TFL_S12 \
+                   "}, %12, %13, 1, 1, 1" tail ";"                                       \
+                   : TFL_D12                                                             \
+                   : "l"(a), "l"(b));                                                    \
+    }                                                                                    \
   }
 TFL_WGMMA_SHARED(WgmmaSharedBf16, "k16", "bf16", ", 0, 0")
 TFL_WGMMA_SHARED(WgmmaSharedF16, "k16", "f16", ", 0, 0")

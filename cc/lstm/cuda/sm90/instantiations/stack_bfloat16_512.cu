@@ -3,8 +3,7 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Bfloat16Stacks512() {
-  return StackList<ClusterConfig<Bfloat16, 512, 16, 1>, ClusterConfig<Bfloat16, 512, 16, 2>,
-                   ClusterConfig<Bfloat16, 512, 16, 3>>();
+  return StackList<ClusterConfig<Bfloat16, 512, 16, 1>, ClusterConfig<Bfloat16, 512, 16, 2>>();
 }
 
 }  // namespace tfl::cuda::sm90

@@ -3,8 +3,7 @@
 namespace tfl::cuda::sm90 {
 
 KernelList Float16Stacks512() {
-  return StackList<ClusterConfig<Float16, 512, 16, 1>, ClusterConfig<Float16, 512, 16, 2>,
-                   ClusterConfig<Float16, 512, 16, 3>>();
+  return StackList<ClusterConfig<Float16, 512, 16, 1>, ClusterConfig<Float16, 512, 16, 2>>();
 }
 
 }  // namespace tfl::cuda::sm90
