@@ -112,8 +112,7 @@ bool ClusterBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& lim
 }
 
 int64_t ClusterStepNanoseconds(const tfl_lstm_spec& spec, bool forward) {
-  const int64_t step_ns = Choose(spec, spec.num_directions, forward).step_ns;
-  return forward ? step_ns : step_ns * 7 / 5;
+  return Choose(spec, spec.num_directions, forward).step_ns;
 }
 
 int ClusterPaddedHidden(const tfl_lstm_spec& spec) {

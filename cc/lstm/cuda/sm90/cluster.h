@@ -20,7 +20,8 @@ namespace tfl::cuda {
 bool ClusterForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
 bool ClusterBackwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
 
-// An estimate of a step's time where a call is supported.
+// The estimate of a forward step's time by which slices are chosen, where a call is supported;
+// with those of either direction of the gradient.
 int64_t ClusterStepNanoseconds(const tfl_lstm_spec& spec, bool forward);
 
 // The units that the kernels of a call work with, and its reserve has room for; 0 where there are

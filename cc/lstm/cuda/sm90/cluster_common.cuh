@@ -250,22 +250,6 @@ struct Product {
   __device__ __forceinline__ const float* Sums() const { return v[0][0]; }
 };
 
-// Adds to a warpgroup's sums, by wgmma, the product of kCount steps of K with weights in core
-// matrices, of which the warpgroup's first is at `weights`: a step in two groups `step_bytes` / 2
-// apart.
-template <class C, int kCount>
-__device__ __forceinline__ void AddCores(float* sums, uint32_t weights, uint32_t step_bytes,
-                                         uint32_t factor, uint32_t group_bytes) {
-  asm volatile("" : "+r"(weights));  // else all descriptors are kept in registers between steps
-  const uint64_t a = MatrixDescriptor(weights, step_bytes / 2);
-  const uint64_t b = MatrixDescriptor(factor, group_bytes);
-#pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-    C::Element::template WgmmaShared<C::kRows>(sums, a + k * (step_bytes >> 4),
-                                               b + k * (group_bytes >> 3));
-  }
-}
-
 // The same of a warpgroup's four 16-row tiles, by wgmma, with a factor of all the slice's rows:
 // shared memory is read once for four warps, and the tensor cores run at twice the rate of
 // mma.sync.
@@ -288,10 +272,17 @@ struct WarpgroupProduct {
       E::template Wgmma<C::kRows>(v, a[0][kFirst + k], descriptor + k * (group_bytes >> 3));
     }
   }
+  // The next kCount steps of K with weights in core matrices, of which the warpgroup's first is at
+  // `weights`: a step in two groups `step_bytes` / 2 apart.
   template <int kCount>
   __device__ __forceinline__ void AddShared(uint32_t weights, uint32_t step_bytes, uint32_t factor,
                                             uint32_t group_bytes) {
-    AddCores<C, kCount>(v, weights, step_bytes, factor, group_bytes);
+    const uint64_t a = MatrixDescriptor(weights, step_bytes / 2);
+    const uint64_t b = MatrixDescriptor(factor, group_bytes);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      E::template WgmmaShared<C::kRows>(v, a + k * (step_bytes >> 4), b + k * (group_bytes >> 3));
+    }
   }
   __device__ __forceinline__ void End() { WgmmaCommitAndWait(); }
   __device__ __forceinline__ const float* Sums() const { return v; }

@@ -128,7 +128,7 @@ __device__ __forceinline__ void LoadInputWeights(uint32_t (&w)[1][C::kInputRegis
       }
     }
     LoadInputWeights<C, kGroup + 1>(w, stage, place);
-  } else if constexpr (C::kInputSharedSteps > 0) {
+  } else if constexpr (C::kInputSharedSteps > 0 && C::kWarpgroup) {
     FenceProxyAsync();
     BlockBarrier<C, true>();
   }
@@ -140,26 +140,29 @@ template <class C>
 using ForwardProduct =
     std::conditional_t<C::kWarpgroup, WarpgroupProduct<C>, Product<C, 1, C::kForwardSteps>>;
 
-// The product with the row of the layer below, where some of its weights are in shared memory and
-// the other products are not wgmma's: it runs beside them. Sums as Product has them.
+// Adds the product with the row of the layer below.
 template <class C>
-struct CoresProduct {
-  float v[4];
-
-  __device__ __forceinline__ void Run(const unsigned char* stage, uint32_t row,
-                                      uint32_t group_bytes, const Place<C>& place) {
-    v[0] = v[1] = v[2] = v[3] = 0.0f;
-    WgmmaFence();
-    AddCores<C, C::kInputSharedSteps>(v, WarpCores<C>(stage, place.warp & ~3), C::kInputStepBytes,
-                                      row + C::kInputRegisterSteps * 2 * group_bytes, group_bytes);
-    WgmmaCommit();
+__device__ __forceinline__ void AddInput(ForwardProduct<C>& product,
+                                         const uint32_t (&w)[1][C::kInputRegisterSteps][4],
+                                         const unsigned char* stage, uint32_t row,
+                                         uint32_t group_bytes, const Place<C>& place) {
+  product.template Add<0, C::kInputRegisterSteps>(w, row, group_bytes, place.lane);
+  if constexpr (C::kInputSharedSteps > 0) {
+    const uint32_t rest = row + C::kInputRegisterSteps * 2 * group_bytes;
+    if constexpr (C::kWarpgroup) {
+      product.template AddShared<C::kInputSharedSteps>(WarpCores<C>(stage, place.warp & ~3),
+                                                       C::kInputStepBytes, rest, group_bytes);
+    } else {
+      const int matrix = place.lane >> 3;
+      const uint32_t at = WarpCores<C>(stage, place.warp) +
+                          (matrix >> 1) * (C::kInputStepBytes / 2) + (matrix & 1) * 128 +
+                          (place.lane & 7) * 16;
+      product.template AddLoaded<C::kInputSharedSteps>(
+          [&](uint32_t(&d)[4], int k, int) { LdMatrixX4(d, at + k * C::kInputStepBytes); }, rest,
+          group_bytes, place.lane);
+    }
   }
-  __device__ __forceinline__ void AddTo(ForwardProduct<C>& product) {
-    WgmmaWait(v);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) product.v[0][0][i] += v[i];
-  }
-};
+}
 
 // Adds parts kPart and on to the product with h, waiting for each group of them; message -1 was
 // there from the start.
@@ -410,30 +413,19 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
       for (int g = 0; g < 4; ++g) z[n][g] = input(raw[n][g]) + bias[g];
     }
     ForwardProduct<C> product;
-    [[maybe_unused]] CoresProduct<C> cores;
-    constexpr bool kCores = kStack && C::kInputSharedSteps > 0 && !C::kWarpgroup;
     product.Begin();
     if constexpr (kStack) {
       if (flags.IsFed()) {
         feed.Wait(s);
-        if constexpr (C::kWarpgroup || kCores) FenceProxyAsync();
-        if constexpr (kCores) cores.Run(stage, feed.Slot(s), group_bytes, place);
-        product.template Add<0, C::kInputRegisterSteps>(w, feed.Slot(s), group_bytes, lane);
-        if constexpr (C::kWarpgroup && C::kInputSharedSteps > 0) {
-          product.template AddShared<C::kInputSharedSteps>(
-              WarpCores<C>(stage, warp & ~3), C::kInputStepBytes,
-              feed.Slot(s) + C::kInputRegisterSteps * 2 * group_bytes, group_bytes);
-        }
+        if constexpr (C::kWarpgroup) FenceProxyAsync();
+        AddInput<C>(product, w, stage, feed.Slot(s), group_bytes, place);
       }
     }
     // Message s - 1 is h after step s - 1.
     AddParts<C, 0>(product, a, base + before, group_bytes, place, mailbox, s - 1);
     product.End();
     if constexpr (kStack) {
-      if (flags.IsFed()) {
-        if constexpr (kCores) cores.AddTo(product);
-        feed.Release(s, lane);
-      }
+      if (flags.IsFed()) feed.Release(s, lane);
     }
 
 #pragma unroll

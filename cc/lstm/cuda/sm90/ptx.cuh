@@ -257,17 +257,6 @@ __device__ __forceinline__ void WgmmaCommitAndWait() {
           : "memory");
 }
 
-__device__ __forceinline__ void WgmmaCommit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// For the sums of what was committed.
-__device__ __forceinline__ void WgmmaWait(float (&sums)[4]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               :
-               : "memory");
-}
-
 // A wgmma operand in shared memory, no swizzle, K-major: core matrices of 8 rows of 16 bytes, the
 // next one along K `k_stride` bytes on, the next 8 rows 128 bytes on. Adding to the lower word
 // moves the address by 16 bytes each.
@@ -332,13 +321,8 @@ TFL_WGMMA(WgmmaTf32, "k8", "tf32", "")
 #define TFL_WGMMA_SHARED(name, k, type, tail)                                            \
   template <int N>                                                                       \
   __device__ __forceinline__ void name(float* d, uint64_t a, uint64_t b) {               \
-    static_assert(N == 8 || N == 16 || N == 24, "no wgmma wrapper of this width");       \
-    if constexpr (N == 8) {                                                              \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n8" k ".f32." type "." type          \
-                   " {%0, %1, %2, %3}, %4, %5, 1, 1, 1" tail ";"                         \
-                   : TFL_D4(0)                                                           \
-                   : "l"(a), "l"(b));                                                    \
-    } else if constexpr (N == 16) {                                                      \
+    static_assert(N == 16 || N == 24, "no wgmma wrapper of this width");                 \
+    if constexpr (N == 16) {                                                             \
       asm volatile("wgmma.mma_async.sync.aligned.m64n16" k ".f32." type "." type TFL_S8  \
                    "}, %8, %9, 1, 1, 1" tail ";"                                         \
                    : TFL_D4(0), TFL_D4(4)                                                \

@@ -14,12 +14,37 @@ namespace sm90 {
 
 namespace {
 
-// Nanoseconds of a step of all layers, as measured (docs/performance.md). A layer backward works at
-// its row tiles one after the other, and at each reads four times what it reads forward.
+// Where layers are not 16-bit ones of at most 256 units, as measured (docs/performance.md), by type
+// and padded units: how many percent of the estimate by which the cluster's plan chooses slices a
+// step of one layer takes; nanoseconds of a step of all layers at once, forward what it adds to
+// that estimate, backward with one row tile.
+struct StepTimes {
+  int element_bytes, hidden;
+  int64_t forward_percent, backward_percent, stack_forward_ns, stack_backward_ns;
+};
+constexpr StepTimes kStepTimes[] = {
+    {4, 64, 125, 150, 220, 1200},  {4, 128, 150, 180, 420, 1500},  {4, 256, 200, 230, 1250, 2600},
+    {2, 384, 180, 240, 650, 2150}, {2, 512, 160, 160, 1300, 2150},
+};
+
+const StepTimes* TimesOf(const KernelSet& set) {
+  for (const StepTimes& times : kStepTimes) {
+    if (times.element_bytes == set.element_bytes && times.hidden == set.hidden) return &times;
+  }
+  return nullptr;
+}
+
+// Nanoseconds of a step of all layers. A layer backward works at its row tiles one after the other,
+// and at each reads four times what it reads forward.
 int64_t StackStepCost(const KernelSet& set, int64_t rows, bool forward) {
-  if (forward) return StepCost(set, rows) + set.hidden * set.rows / 32 + 200;
-  const int64_t tiles = (rows + 7) / 8;
-  return tiles * (1270 + 215 * (tiles - 1)) + set.rows;
+  const StepTimes* times = TimesOf(set);
+  if (forward) {
+    const int64_t more = times == nullptr ? 200 : times->stack_forward_ns;
+    const int64_t many_tf32 = set.element_bytes == 4 && set.rows > 16 ? 50 * rows : 0;
+    return StepCost(set, rows) + set.hidden * set.rows / 32 + more + many_tf32;
+  }
+  const int64_t tiles = (rows + 7) / 8, one = times == nullptr ? 1270 : times->stack_backward_ns;
+  return tiles * (one + 215 * (tiles - 1)) + set.rows;
 }
 
 }  // namespace
@@ -36,6 +61,12 @@ StackSlices ChooseStackSlices(const KernelList& sets, const int* clusters, int64
     if (step_ns < best.step_ns) best = {i, rows, (batch + rows - 1) / rows, step_ns};
   }
   return best;
+}
+
+int64_t SingleStepCost(const KernelSet& set, int64_t estimate_ns, bool forward) {
+  const StepTimes* times = TimesOf(set);
+  if (times == nullptr) return forward ? estimate_ns : estimate_ns * 7 / 5;
+  return estimate_ns * (forward ? times->forward_percent : times->backward_percent) / 100;
 }
 
 bool StackPays(int64_t steps, int layers, int64_t step_ns, int64_t single_step_ns) {
@@ -99,7 +130,9 @@ bool Supported(const tfl_lstm_spec* specs, int layers, bool only_if_faster,
   const StackSlices slices = Choose(spec, layers, forward);
   if (slices.set < 0) return false;
   return !only_if_faster ||
-         StackPays(spec.steps, layers, slices.step_ns, ClusterStepNanoseconds(spec, forward));
+         StackPays(spec.steps, layers, slices.step_ns,
+                   SingleStepCost(Find(spec).sets[slices.set],
+                                  ClusterStepNanoseconds(spec, forward), forward));
 }
 
 // Fills in how job i reads that of i - 1, and is read.

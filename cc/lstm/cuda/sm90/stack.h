@@ -3,8 +3,9 @@
 // above) and multiplies it itself, so that beside the recurrences nothing runs between two layers.
 // See docs/performance.md.
 //
-// For layers of one size and 16-bit type that read their rows in the order in which the layer below
-// writes them, as long as all of their clusters fit on the device at once.
+// For layers of one size and type, 16 bits wide or with TF32 products, that read their rows in the
+// order in which the layer below writes them, as long as all of their clusters fit on the device at
+// once.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_STACK_H_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_STACK_H_
 
@@ -50,6 +51,10 @@ struct StackSlices {
 // clusters[i]: how many of sets.sets[i] the device runs at a time.
 StackSlices ChooseStackSlices(const KernelList& sets, const int* clusters, int64_t batch,
                               int layers, bool forward);
+
+// Nanoseconds of a step of one layer of the type and units of `set`, where the cluster's plan
+// chooses slices by estimate_ns.
+int64_t SingleStepCost(const KernelSet& set, int64_t estimate_ns, bool forward);
 
 // Whether all layers at once take less time than one after the other with single_step_ns a step.
 bool StackPays(int64_t steps, int layers, int64_t step_ns, int64_t single_step_ns);

@@ -1,7 +1,7 @@
-// How a layer of a stack gets the rows of its neighbour while both run: warps beside those that
-// compute, the couriers. One tells other clusters how many of the block's steps are in memory, one
-// or two wait until the neighbour's blocks have told so of a step and bring its rows into a ring in
-// shared memory. Nobody waits for the receiver, and jobs that others wait for come first in the
+// How a layer of a stack gets the rows of its neighbour while both run: two warps beside those that
+// compute, the couriers. One tells other clusters how many of the block's steps are in memory, the
+// other waits until the neighbour's blocks have told so of a step and brings its rows into a ring
+// in shared memory. Nobody waits for the receiver, and jobs that others wait for come first in the
 // grid, so that no order of the blocks' beginnings can make them wait for ever.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_STACK_FEED_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_SM90_STACK_FEED_CUH_
@@ -17,13 +17,11 @@ namespace tfl::cuda::sm90 {
 template <class C>
 struct ForwardFeed {
   static constexpr int kSlots = C::kStackForwardSlots;
-  static constexpr int kLoaders = C::kInputSharedSteps == 0 ? 1 : 2;  // warps
   static constexpr int kSlotBytes = C::kHiddenBytes;
 };
 template <class C>
 struct BackwardFeed {
   static constexpr int kSlots = C::kStackBackwardSlots;
-  static constexpr int kLoaders = C::kSourceSharedSteps == 0 ? 1 : 2;
   static constexpr int kSlotBytes = C::kSourceTileBytes;
 };
 
@@ -56,7 +54,7 @@ struct Feed {
   // By one thread, before the cluster's first barrier.
   __device__ void Init() const {
     for (int i = 0; i < F::kSlots; ++i) {
-      MbarrierInit(Full(i), 32 * F::kLoaders);
+      MbarrierInit(Full(i), 32);
       MbarrierInit(Free(i), C::kWarps);
     }
     for (int i = 0; i < kRound; ++i) MbarrierInit(Stored(i), C::kWarps);
@@ -80,7 +78,7 @@ struct Feed {
       MbarrierWaitParity(Told(), (step / kTell - 1) & 1);
     }
   }
-  // A loader: until an item's place is free.
+  // The loader: until an item's place is free.
   __device__ void WaitFree(int item) const {
     if (item >= F::kSlots) MbarrierWaitParity(Free(item), (item / F::kSlots & 1) ^ 1);
   }
@@ -118,15 +116,14 @@ __device__ __forceinline__ void AwaitStep(const uint32_t* counts, int step, int 
 // Brings the output of the layer below, step by step.
 template <class C, class Job>
 __device__ void LoadItems(const Feed<C, ForwardFeed<C>>& feed, const CommonParams& p,
-                          const Job& job, const Place<C>& place, int loader) {
+                          const Job& job, const Place<C>& place) {
   using S = typename C::Storage;
   const int lane = place.lane;
   const uint32_t* const counts = job.source_counts + place.slice * kCountStride;
   const uint32_t group_bytes = C::kWarpgroup ? 16 * p.rows : 128;
   int known = 0;
-  // A lane takes one row of a tile and every kPass-th group of it.
-  constexpr int kPass = 4 * ForwardFeed<C>::kLoaders;
-  const int first_group = (lane >> 3) + 4 * loader;
+  // A lane takes one row of a tile and every fourth group of it.
+  const int first_group = lane >> 3;
   const int64_t tile_stride = 8 * job.input_rows.batch_stride * p.hidden;
   const S* const source =
       static_cast<const S*>(job.source) +
@@ -144,7 +141,7 @@ __device__ void LoadItems(const Feed<C, ForwardFeed<C>>& feed, const CommonParam
       const S* const from = source + n * tile_stride + s * step_stride;
       const uint32_t to = feed.Slot(s) + first_group * group_bytes + row * 16;
 #pragma unroll 8
-      for (int g = 0; g < C::kHidden / C::kGroup; g += kPass) {
+      for (int g = 0; g < C::kHidden / C::kGroup; g += 4) {
         const bool valid = (first_group + g) * C::kGroup < p.hidden;
         CpAsyncL2(to + g * group_bytes, valid ? from + g * C::kGroup : job.source, valid);
       }
@@ -157,13 +154,12 @@ __device__ void LoadItems(const Feed<C, ForwardFeed<C>>& feed, const CommonParam
 // by row tile.
 template <class C, class Job>
 __device__ void LoadItems(const Feed<C, BackwardFeed<C>>& feed, const CommonParams& p,
-                          const Job& job, const Place<C>& place, int loader) {
+                          const Job& job, const Place<C>& place) {
   using S = typename C::Storage;
   const int lane = place.lane;
   const uint32_t* const counts = job.source_counts + place.slice * kCountStride;
   int known = 0;
-  constexpr int kPass = 4 * BackwardFeed<C>::kLoaders;
-  const int first_group = (lane >> 3) + 4 * loader, width = 4 * p.hidden;
+  const int first_group = lane >> 3, width = 4 * p.hidden;
   const int64_t tile_stride = 8 * job.input_rows.batch_stride * width;
   const S* source = static_cast<const S*>(job.source) +
                     ((place.slice * p.rows + (lane & 7)) * job.input_rows.batch_stride +
@@ -180,7 +176,7 @@ __device__ void LoadItems(const Feed<C, BackwardFeed<C>>& feed, const CommonPara
         const S* const from = source + n * tile_stride;
         const uint32_t to = feed.Slot(item) + first_group * 128 + (lane & 7) * 16;
 #pragma unroll 8
-        for (int g = 0; g < 4 * C::kHidden / C::kGroup; g += kPass) {
+        for (int g = 0; g < 4 * C::kHidden / C::kGroup; g += 4) {
           const bool valid = (first_group + g) * C::kGroup < width;
           CpAsyncL2(to + g * 128, valid ? from + g * C::kGroup : job.source, valid);
         }
@@ -191,15 +187,13 @@ __device__ void LoadItems(const Feed<C, BackwardFeed<C>>& feed, const CommonPara
   }
 }
 
-// Some warps' work until the block is done. Shared memory stays until their copies have come, since
+// Two warps' work until the block is done. Shared memory stays until their copies have come, since
 // the threads that compute wait for all of them.
 template <class C, class F, class Job>
 __device__ __forceinline__ void RunCouriers(const Feed<C, F>& feed, const CommonParams& p,
                                             const Job& job, const Place<C>& place) {
   if (place.warp == C::kWarps) {
-    if (job.source != nullptr) LoadItems<C>(feed, p, job, place, 0);
-  } else if (F::kLoaders > 1 && place.warp == C::kWarps + 2) {
-    if (job.source != nullptr) LoadItems<C>(feed, p, job, place, 1);
+    if (job.source != nullptr) LoadItems<C>(feed, p, job, place);
   } else if (place.warp == C::kWarps + 1) {
     uint32_t* const counts = job.counts;
     Publish<C>(feed, p.steps,
