@@ -173,7 +173,8 @@ tfl_status PlanFor(const tfl_lstm_spec& spec, int device, Plan* plan) {
 }
 
 tfl_status Project(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inputs,
-                   const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime) {
+                   const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime,
+                   bool* next_may_begin_early) {
   const auto stream = static_cast<cudaStream_t>(runtime.stream);
   const void* kernel;
   TFL_RETURN_IF_ERROR(KernelInDtype(spec, inputs.kernel[d], workspace.kernel, stream, &kernel));
@@ -189,6 +190,9 @@ tfl_status Project(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inpu
   gemm.input_dtype = spec.dtype;
   gemm.output_dtype = ProjectionType(spec);
   gemm.allow_tf32 = spec.allow_tf32 != 0;
+  if (next_may_begin_early != nullptr) {
+    *next_may_begin_early = spec.num_dropout_masks == 0 && SmallGemmSuits(gemm);
+  }
   return GatedGemm(gemm, MaskedRows(spec, spec.input_size), inputs.dropout_mask[d],
                    spec.num_dropout_masks, spec.hidden_size, workspace.dropped, runtime.device,
                    workspace.gemm, stream);

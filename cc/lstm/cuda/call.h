@@ -75,9 +75,10 @@ class DeviceScope {
 
 tfl_status PlanFor(const tfl_lstm_spec& spec, int device, Plan* plan);
 
-// x kernel of direction d.
+// x kernel of direction d. Whether the next kernel may begin early is told where that is asked.
 tfl_status Project(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inputs,
-                   const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime);
+                   const ForwardWorkspace& workspace, const tfl_cuda_runtime& runtime,
+                   bool* next_may_begin_early = nullptr);
 
 ForwardRecurrence DescribeForward(const tfl_lstm_spec& spec, int d, const Plan& plan,
                                   const tfl_lstm_inputs& inputs, const tfl_lstm_outputs& outputs,

@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "cc/lstm/cuda/block/block.h"
 #include "cc/lstm/cuda/grid/grid.h"
 #include "cc/lstm/cuda/plan.h"
 #include "cc/lstm/cuda/sm90/cluster.h"
@@ -15,6 +16,9 @@ bool Always(const tfl_lstm_spec&, const DeviceLimits&) { return true; }
 
 const std::vector<Family>& Families() {
   static const auto* families = new std::vector<Family>{
+      {"block", ReserveLayout::kCluster, BlockSupported, BlockSupported, nullptr,
+       ClusterReserveBytes, BlockWorkspaceBytes, BlockWorkspaceBytes, BlockForward, BlockBackward,
+       BlockSupported, BlockSupported, BlockForwardBoth, BlockBackwardBoth},
       {"cluster", ReserveLayout::kCluster, ClusterForwardSupported, ClusterBackwardSupported,
        nullptr, ClusterReserveBytes, ClusterForwardWorkspaceBytes, ClusterBackwardWorkspaceBytes,
        ClusterForward, ClusterBackward, ClusterForwardSupported, ClusterBackwardSupported,

@@ -47,6 +47,8 @@ int PartsFor(int64_t m, int64_t n, int64_t k);
 tfl_status TryCublasLt(const Gemm& gemm, int device, void* workspace, cudaStream_t stream,
                        bool* done);
 tfl_status SimpleGemm(const Gemm& gemm, cudaStream_t stream);
+// Where it suits, RunGemm takes it. Its kernel lets the next one begin while it runs (from compute
+// capability 9.0 on).
 bool SmallGemmSuits(const Gemm& gemm);
 tfl_status SmallGemm(const Gemm& gemm, cudaStream_t stream);
 

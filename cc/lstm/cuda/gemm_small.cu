@@ -1,19 +1,23 @@
 // A product of so few operations that queueing one of a library's takes the caller longer than the
-// device computes: the input projection of a short sequence. Plain units, full float32 sums.
+// device computes: the input projection of a short sequence. float32 sums, by tensor cores of
+// 16-bit factors where there are any (compute capability 8.0), else by plain units.
 //
-// A block computes 32 x 32 elements; its four warps split k. A lane has rows r, r + 8, ... and 8
+// A block computes 32 x 32 elements; its eight warps split k. A lane has rows r, r + 8, ... and 8
 // neighbouring columns; what the warp reads twice comes from the first-level cache.
+#include <type_traits>
+
 #include "cc/lstm/cuda/dispatch.h"
 #include "cc/lstm/cuda/dtype.h"
 #include "cc/lstm/cuda/gemm.h"
 #include "cc/lstm/cuda/scalar.cuh"
+#include "cc/lstm/cuda/sm90/element.cuh"
 #include "cc/lstm/cuda/status.h"
 
 namespace tfl::cuda {
 namespace {
 
 constexpr int kTile = 32;
-constexpr int kWarps = 4;
+constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kDepth = 4;  // k at once
 
@@ -32,21 +36,12 @@ __device__ __forceinline__ void Read(const T* from, float (&to)[N]) {
   }
 }
 
-template <typename T, typename Out>
-__global__ void __launch_bounds__(kThreads)
-    SmallGemmKernel(const T* __restrict__ a, int64_t lda, const T* __restrict__ b, int64_t ldb,
-                    Out* __restrict__ c, int64_t ldc, int m, int n, int k) {
-  __shared__ float sums[kWarps][kTile][kTile + 1];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int row = blockIdx.y * kTile + lane / 4, column = blockIdx.x * kTile + lane % 4 * 8;
+// The warp's share of the sums by plain units.
+template <typename T>
+__device__ __forceinline__ void MultiplyPlain(const T* (&left)[4], const T* right, int64_t ldb,
+                                              int warp, int k, float (&d)[4][8]) {
   const int share = (k / kDepth + kWarps - 1) / kWarps * kDepth;
   const int end = min(k, (warp + 1) * share);
-  float d[4][8] = {};
-  // Rows and columns beyond the end are computed like the last, and stored nowhere.
-  const T* left[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) left[i] = a + min(row + i * 8, m - 1) * lda;
-  const T* right = b + min(column, n - 8);
 #pragma unroll 2
   for (int at = warp * share; at < end; at += kDepth) {
     float x[4][kDepth], y[kDepth][8];
@@ -63,6 +58,79 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+// The same by m16n8k16. A lane's slots of K are four neighbours, and column n of tile j is column
+// 4 n + j of the block's, so that every factor comes by loads of 8 bytes and the sums end up where
+// plain units leave them.
+template <typename T>
+__device__ __forceinline__ void MultiplyTensor(const T* (&left)[4], const T* right, int64_t ldb,
+                                               int warp, int k, float (&d)[4][8]) {
+  using E = std::conditional_t<std::is_same_v<T, __half>, sm90::Float16, sm90::Bfloat16>;
+  constexpr int kStep = 16;
+  const int quad = threadIdx.x % 4 * 4;
+  const int share = (k / kDepth + kWarps * 4 - 1) / (kWarps * 4) * kStep;
+  const int end = min(k, (warp + 1) * share);
+#pragma unroll 2
+  for (int begin = warp * share; begin < end; begin += kStep) {
+    const int at = begin + quad;
+    const bool lives = at < end;
+    uint2 x[4], y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = *reinterpret_cast<const uint2*>(left[i] + (lives ? at : 0));
+      y[i] = *reinterpret_cast<const uint2*>(right + (lives ? at + i : 0) * ldb);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!lives) x[i] = y[i] = make_uint2(0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t half = j % 2 == 0 ? 0x5410 : 0x7632;
+      const auto word = [j](const uint2& row) { return j < 2 ? row.x : row.y; };
+      const uint32_t b0 = __byte_perm(word(y[0]), word(y[1]), half);
+      const uint32_t b1 = __byte_perm(word(y[2]), word(y[3]), half);
+#pragma unroll
+      for (int i = 0; i < 4; i += 2) {
+        const uint32_t a[4] = {x[i].x, x[i + 1].x, x[i].y, x[i + 1].y};
+        float sums[4] = {d[i][j], d[i][j + 4], d[i + 1][j], d[i + 1][j + 4]};
+        E::Mma(sums, a, b0, b1);
+        d[i][j] = sums[0], d[i][j + 4] = sums[1];
+        d[i + 1][j] = sums[2], d[i + 1][j + 4] = sums[3];
+      }
+    }
+  }
+}
+#endif
+
+template <typename T, typename Out>
+__global__ void __launch_bounds__(kThreads)
+    SmallGemmKernel(const T* __restrict__ a, int64_t lda, const T* __restrict__ b, int64_t ldb,
+                    Out* __restrict__ c, int64_t ldc, int m, int n, int k) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  __shared__ float sums[kWarps][kTile][kTile + 1];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row = blockIdx.y * kTile + lane / 4, column = blockIdx.x * kTile + lane % 4 * 8;
+  float d[4][8] = {};
+  // Rows and columns beyond the end are computed like the last, and stored nowhere.
+  const T* left[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) left[i] = a + min(row + i * 8, m - 1) * lda;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  constexpr bool kTensor = sizeof(T) == 2;
+#else
+  constexpr bool kTensor = false;
+#endif
+  if constexpr (kTensor) {
+    const int first = blockIdx.x * kTile + lane / 4 * 4;
+    MultiplyTensor(left, b + min(first, n - 4), ldb, warp, k, d);
+  } else {
+    MultiplyPlain(left, b + min(column, n - 8), ldb, warp, k, d);
+  }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -75,7 +143,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = warp; i < kTile; i += kWarps) {
     const int to_row = blockIdx.y * kTile + i;
     if (to_row >= m) break;
-    const float sum = (sums[0][i][lane] + sums[1][i][lane]) + (sums[2][i][lane] + sums[3][i][lane]);
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; w += 2) sum += sums[w][i][lane] + sums[w + 1][i][lane];
     c[to_row * ldc + to_column] = FromAccumulator<Out>(sum);
   }
 }

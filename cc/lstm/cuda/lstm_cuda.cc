@@ -69,8 +69,10 @@ tfl_status Forward(const tfl_lstm_spec& spec, const tfl_lstm_inputs& inputs,
   const ForwardWorkspace workspace(spec, plan, AlignedBase(outputs.workspace));
   ForwardRecurrence calls[TFL_MAX_DIRECTIONS] = {};
   for (int d = 0; d < spec.num_directions; ++d) {
-    TFL_RETURN_IF_ERROR(Project(spec, d, inputs, workspace, runtime));
+    bool may_begin_early = false;
+    TFL_RETURN_IF_ERROR(Project(spec, d, inputs, workspace, runtime, &may_begin_early));
     calls[d] = DescribeForward(spec, d, plan, inputs, outputs, workspace, runtime.device);
+    calls[d].may_begin_early = may_begin_early;
     if (!plan.forward_both) TFL_RETURN_IF_ERROR(plan.forward->forward(calls[d], stream));
   }
   return plan.forward_both ? plan.forward->forward_both(calls, stream) : Ok();

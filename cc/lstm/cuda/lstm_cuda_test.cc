@@ -270,6 +270,27 @@ TEST_P(AllFamilies, LargerSizes) {
   if (ran == 0) GTEST_SKIP() << "no size for " << family();
 }
 
+// More rows than multiprocessors, of few units.
+TEST_P(AllFamilies, ManyRowsOfFewUnits) {
+  SKIP_WITHOUT_GPU();
+  std::mt19937 engine(20261204);
+  int ran = 0;
+  const int64_t batches[] = {131, 133, 265, 300, 529, 1057, 1500};
+  const int64_t hidden[] = {128, 64, 100, 33};
+  for (int64_t batch : batches) {
+    for (int64_t h : hidden) {
+      tfl_lstm_spec spec =
+          RandomFlags(Spec(batch, 1 + engine() % 5, 1 + engine() % 9, h, dtype()), &engine);
+      spec.num_directions = 1 + engine() % 2;
+      if (spec.num_directions == 2) spec.go_backwards = 0;
+      spec.num_recurrent_dropout_masks = engine() % 2;
+      ran += RunAndCompare(spec, engine(), family());
+      if (HasFailure()) return;
+    }
+  }
+  if (ran == 0) GTEST_SKIP() << "no size for " << family();
+}
+
 TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
   SKIP_WITHOUT_GPU();
   const ForcedPlan forced(family());
@@ -349,7 +370,7 @@ TEST_P(AllFamilies, NonFiniteInputsAtMaskedSteps) {
 INSTANTIATE_TEST_SUITE_P(
     Cuda, AllFamilies,
     ::testing::Combine(::testing::Values(TFL_FLOAT32, TFL_FLOAT64, TFL_FLOAT16, TFL_BFLOAT16),
-                       ::testing::Values("", "step", "vector", "grid", "cluster")),
+                       ::testing::Values("", "step", "vector", "grid", "cluster", "block")),
     [](const auto& info) {
       const std::string family = std::get<1>(info.param);
       return std::string(Name(std::get<0>(info.param))) + "_" +
@@ -358,7 +379,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(LstmCuda, NullGradientsStandForZerosAndUnwantedOnesAreLeftOut) {
   SKIP_WITHOUT_GPU();
-  for (const char* family : {"step", "vector", "grid", "cluster", ""}) {
+  for (const char* family : {"step", "vector", "grid", "cluster", "block", ""}) {
     for (int64_t hidden : {40, 256, 1024}) {
       tfl_lstm_spec spec = Spec(3, 4, 5, hidden, TFL_BFLOAT16);
       CallOptions nulls;

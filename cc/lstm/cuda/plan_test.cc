@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "cc/lstm/cuda/block/plan.h"
 #include "cc/lstm/cuda/dtype.h"
 
 namespace tfl::cuda {
@@ -13,6 +14,7 @@ namespace {
 
 DeviceLimits Pascal() { return {60, 56, 48 << 10, 64 << 10, 65536, 4 << 20, true}; }
 DeviceLimits Ampere() { return {80, 108, 163 << 10, 164 << 10, 65536, 40 << 20, true}; }
+DeviceLimits Ada() { return {89, 128, 99 << 10, 100 << 10, 65536, 72 << 20, true}; }
 DeviceLimits Hopper() { return {90, 132, 227 << 10, 228 << 10, 65536, 60 << 20, true}; }
 
 tfl_lstm_spec Spec(int64_t batch, int64_t steps, int64_t hidden, tfl_dtype dtype, bool training) {
@@ -115,7 +117,8 @@ struct BuiltRow {
 // By measurement: docs/performance.md.
 TEST(MakePlan, BuiltFamilies) {
   const BuiltRow rows[] = {
-      {1, 128, TFL_BFLOAT16, false, Hopper(), "cluster"},
+      {1, 128, TFL_BFLOAT16, false, Hopper(), "block"},
+      {1, 128, TFL_FLOAT16, false, Ampere(), "block"},
       {64, 512, TFL_FLOAT16, false, Hopper(), "cluster"},
       {256, 512, TFL_BFLOAT16, false, Hopper(), "cluster"},
       {64, 1024, TFL_BFLOAT16, false, Hopper(), "grid"},
@@ -135,6 +138,54 @@ TEST(MakePlan, BuiltFamilies) {
       EXPECT_STREQ(plan.forward->name, row.family) << row.batch << " " << row.hidden;
     }
   }
+}
+
+TEST(MakeBlockPlan, Table) {
+  const struct {
+    int64_t batch, hidden;
+    int directions;
+    DeviceLimits limits;
+    int padded_hidden;  // 0: not supported
+    int kernel_rows, rows, blocks, waves, slots;
+  } rows[] = {
+      {1, 128, 1, Hopper(), 128, 2, 1, 1, 1, 4},    {132, 65, 1, Hopper(), 128, 2, 1, 132, 1, 4},
+      {133, 128, 1, Hopper(), 128, 2, 2, 67, 1, 4}, {264, 128, 1, Hopper(), 128, 2, 2, 132, 1, 4},
+      {264, 128, 2, Hopper(), 128, 4, 4, 66, 1, 4}, {265, 128, 1, Hopper(), 128, 4, 3, 89, 1, 4},
+      {700, 64, 1, Hopper(), 64, 8, 6, 117, 1, 2},  {1056, 128, 1, Hopper(), 128, 8, 8, 132, 1, 4},
+      {1057, 1, 1, Hopper(), 64, 8, 5, 212, 2, 2},  {1, 128, 1, Ampere(), 128, 2, 1, 1, 1, 4},
+      {1, 128, 1, Ada(), 128, 2, 1, 1, 1, 2},       {1, 64, 1, Pascal(), 0, 0, 0, 0, 0, 0},
+      {1, 129, 1, Hopper(), 0, 0, 0, 0, 0, 0},      {0, 64, 1, Hopper(), 0, 0, 0, 0, 0, 0},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(std::to_string(row.batch) + " x " + std::to_string(row.hidden));
+    tfl_lstm_spec spec = Spec(row.batch, 64, row.hidden, TFL_FLOAT16, true);
+    spec.num_directions = row.directions;
+    BlockPlan plan;
+    ASSERT_EQ(MakeBlockPlan(spec, row.limits, &plan), row.padded_hidden != 0);
+    if (row.padded_hidden == 0) continue;
+    EXPECT_EQ(plan.padded_hidden, row.padded_hidden);
+    EXPECT_EQ(plan.kernel_rows, row.kernel_rows);
+    EXPECT_EQ(plan.rows, row.rows);
+    EXPECT_EQ(plan.blocks, row.blocks);
+    EXPECT_EQ(plan.waves, row.waves);
+    EXPECT_EQ(plan.slots, row.slots);
+  }
+}
+
+TEST(MakeBlockPlan, OtherTypesActivationsAndMasks) {
+  BlockPlan plan;
+  EXPECT_FALSE(MakeBlockPlan(Spec(1, 8, 64, TFL_FLOAT32, true), Hopper(), &plan));
+  tfl_lstm_spec spec = Spec(1, 8, 64, TFL_BFLOAT16, true);
+  EXPECT_TRUE(MakeBlockPlan(spec, Hopper(), &plan));
+  spec.weight_dtype = TFL_FLOAT32;
+  EXPECT_TRUE(MakeBlockPlan(spec, Hopper(), &plan));
+  spec.num_recurrent_dropout_masks = 1;
+  EXPECT_TRUE(MakeBlockPlan(spec, Hopper(), &plan));
+  spec.num_recurrent_dropout_masks = 4;
+  EXPECT_FALSE(MakeBlockPlan(spec, Hopper(), &plan));
+  spec.num_recurrent_dropout_masks = 0;
+  spec.activation = TFL_RELU;
+  EXPECT_FALSE(MakeBlockPlan(spec, Hopper(), &plan));
 }
 
 // TF32's switch may move between forward and backward: the reserve's size tells how it stood,

@@ -33,6 +33,9 @@ struct ForwardRecurrence {
                     // family
   void* workspace;  // the family's own scratch; contents undefined at entry
   int device;       // CUDA ordinal
+  // Whether the last kernel queued, which makes the projection, lets the next one begin while it
+  // runs; all before it has ended by then.
+  bool may_begin_early;
 };
 
 struct BackwardRecurrence {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cc/lstm/cuda/block/plan.h"
 #include "cc/lstm/cuda/dtype.h"
 #include "cc/lstm/cuda/sm90/cluster.h"
 #include "cc/lstm/cuda/sm90/launch.h"
@@ -129,10 +130,14 @@ bool Supported(const tfl_lstm_spec* specs, int layers, bool only_if_faster,
   }
   const StackSlices slices = Choose(spec, layers, forward);
   if (slices.set < 0) return false;
-  return !only_if_faster ||
-         StackPays(spec.steps, layers, slices.step_ns,
-                   SingleStepCost(Find(spec).sets[slices.set],
-                                  ClusterStepNanoseconds(spec, forward), forward));
+  if (!only_if_faster) return true;
+  // One after the other the layers are calls of the block family where it can run them.
+  BlockPlan block;
+  const int64_t single_ns = MakeBlockPlan(spec, limits, &block)
+                                ? BlockStepNanoseconds(block, forward)
+                                : SingleStepCost(Find(spec).sets[slices.set],
+                                                 ClusterStepNanoseconds(spec, forward), forward);
+  return StackPays(spec.steps, layers, slices.step_ns, single_ns);
 }
 
 // Fills in how job i reads that of i - 1, and is read.
