@@ -312,6 +312,94 @@ def test_d8_tflite():
     assert_close(got, model(X), (1e-4, 1e-5))
 
 
+def ordinary_pair(bidirectional, batch=None):
+    """A model of Keras's layer, and one of ours with use_fused=False."""
+    models = []
+    for kind, arguments in ((keras.layers.LSTM, {}), (tfl.FusedLSTM, {"use_fused": False})):
+        layer = kind(4, return_sequences=True, **arguments)
+        models.append(
+            keras.Sequential(
+                [
+                    keras.Input((5, 2), batch_size=batch),
+                    keras.layers.Bidirectional(layer) if bidirectional else layer,
+                ]
+            )
+        )
+    randomise(models[0])
+    models[1].set_weights(models[0].get_weights())
+    return models
+
+
+def tflite_converter(model, source, path):
+    kind = tf.lite.TFLiteConverter
+    if source == "keras":
+        return kind.from_keras_model(model)
+    if source == "concrete":
+        return kind.from_concrete_functions([concrete_of(model)], model)
+    model.export(path, verbose=False)
+    return kind.from_saved_model(path)
+
+
+def tflite_ops(interpreter):
+    return [op["op_name"] for op in interpreter._get_ops_details()]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_d8_tflite_of_a_loop(bidirectional):
+    """With the batch's size known, built-in ops alone: the same as Keras's, result for result."""
+    results = []
+    for model in ordinary_pair(bidirectional, batch=3):
+        content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
+        interpreter = tf.lite.Interpreter(model_content=content)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], X.numpy())
+        interpreter.invoke()
+        output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        assert_close(output, model(X), (1e-4, 1e-5))
+        results.append((output, tflite_ops(interpreter)))
+    assert "WHILE" in results[1][1]
+    assert results[1][1] == results[0][1]
+    np.testing.assert_array_equal(results[1][0], results[0][0])
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("source", ["keras", "concrete", "saved"])
+def test_d8_tflite_of_any_batch(tmp_path, source, bidirectional):
+    """Keras's loop needs TensorFlow's own ops then, for which the interpreter in TensorFlow's
+    package has no delegate: what can be compared is what is converted."""
+    converted = []
+    for i, model in enumerate(ordinary_pair(bidirectional)):
+        converter = tflite_converter(model, source, str(tmp_path / str(i)))
+        converter.target_spec.supported_ops = [
+            tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS,
+        ]  # fmt: skip
+        converter._experimental_lower_tensor_list_ops = False
+        converted.append(tflite_ops(tf.lite.Interpreter(model_content=converter.convert())))
+    assert "FlexTensorListReserve" in converted[1]
+    assert converted[1] == converted[0]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_d8_onnx(bidirectional):
+    """tf2onnx, where it is installed, finds the loop and makes ONNX's own LSTM of it."""
+    tf2onnx = pytest.importorskip("tf2onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    graphs = []
+    for model in ordinary_pair(bidirectional):
+        function = tf.function(
+            lambda x, model=model: model(x), input_signature=[tf.TensorSpec((None, 5, 2), name="x")]
+        )
+        proto, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=15)
+        session = onnxruntime.InferenceSession(
+            proto.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        (output,) = session.run(None, {"x": X.numpy()})
+        assert_close(output, model(X), (1e-4, 1e-5))
+        graphs.append([node.op_type for node in proto.graph.node])
+    assert graphs[1].count("LSTM") == 1
+    assert graphs[1] == graphs[0]
+
+
 def test_d9_loaded_graph_still_holds_the_op(tmp_path):
     model, path = exported(tmp_path)
     loaded = tf.saved_model.load(path)
