@@ -14,7 +14,7 @@ TF_KERAS := tf_keras==2.21.*
 PEERS ?= onnx onnxruntime openvino
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test wheel lint format clean
+.PHONY: help demo test asan wheel lint clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,17 @@ test: $(VENV)/ready ## Build everything and run all tests
 	$(BAZEL) test //... --keep_going --build_event_json_file=build/test_events.json; status=$$?; \
 	  $(VENV)/bin/python tools/test_summary.py build/test_events.json | tee build/test_summary.txt; \
 	  exit $$(( status | PIPESTATUS[0] ))
+
+# The core's tests, then calls of the ops, malformed ones among them, whose library needs the
+# sanitizer's own loaded before it. Python and TensorFlow leave memory to the process's end.
+ASAN_TESTS := tests/test_op.py tests/test_op_stacks.py tests/test_argument_types.py
+asan: $(VENV)/ready ## Run tests of the CPU core and of the ops' arguments under AddressSanitizer
+	$(BAZEL) test --config=asan //cc/lstm/cpu/... //cc/kernels/...
+	$(BAZEL) build --config=asan //tf_fused_lstm:libraries
+	export ASAN_OPTIONS=detect_leaks=0 TF_FUSED_LSTM_LIBRARY_DIR=$(CURDIR)/bazel-bin/tf_fused_lstm; \
+	  export LD_PRELOAD=$$($${CC:-gcc} -print-file-name=libasan.so) PYTHONPATH=$(CURDIR); \
+	  $(VENV)/bin/python -m pytest -q $(ASAN_TESTS) && \
+	  $(VENV)/bin/python -m pytest -q tests/test_cases_f.py -k f1_
 
 wheel: $(VENV)/ready ## Build the wheel into dist/
 	$(BAZEL) build //:wheel
