@@ -35,13 +35,15 @@ test: $(VENV)/ready ## Build everything and run all tests
 	  exit $$(( status | PIPESTATUS[0] ))
 
 # The core's tests, then calls of the ops, malformed ones among them, whose library needs the
-# sanitizer's own loaded before it. Python and TensorFlow leave memory to the process's end.
+# sanitizer's own loaded before it, and that one libstdc++, whose throw it wraps. Python and
+# TensorFlow leave memory to the process's end.
 ASAN_TESTS := tests/test_op.py tests/test_op_stacks.py tests/test_argument_types.py
 asan: $(VENV)/ready ## Run tests of the CPU core and of the ops' arguments under AddressSanitizer
 	$(BAZEL) test --config=asan //cc/lstm/cpu/... //cc/kernels/...
 	$(BAZEL) build --config=asan //tf_fused_lstm:libraries
 	export ASAN_OPTIONS=detect_leaks=0 TF_FUSED_LSTM_LIBRARY_DIR=$(CURDIR)/bazel-bin/tf_fused_lstm; \
-	  export LD_PRELOAD=$$($${CC:-gcc} -print-file-name=libasan.so) PYTHONPATH=$(CURDIR); \
+	  export PYTHONPATH=$(CURDIR); \
+	  export LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)"; \
 	  $(VENV)/bin/python -m pytest -q $(ASAN_TESTS) && \
 	  $(VENV)/bin/python -m pytest -q tests/test_cases_f.py -k f1_
 

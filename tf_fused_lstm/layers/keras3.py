@@ -50,7 +50,8 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     holds them as they were, and its calls move them on.
 
     In a `keras.RematScope` the layer recomputes with the dropout and the states of the call, where
-    Keras's draws and reads them anew, as do both in a rematerialised wrapper.
+    Keras's draws and reads them anew, as do both in a rematerialised wrapper. In a `tf.cond` of a
+    graph it fails while tracing, as Keras's does in any graph.
 
     While a GradientTape records the call the op keeps what the gradient reads; in inference it
     keeps nothing.
