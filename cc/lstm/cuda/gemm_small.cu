@@ -8,6 +8,7 @@
 
 #include "cc/lstm/cuda/dispatch.h"
 #include "cc/lstm/cuda/dtype.h"
+#include "cc/lstm/cuda/early_launch.cuh"
 #include "cc/lstm/cuda/gemm.h"
 #include "cc/lstm/cuda/scalar.cuh"
 #include "cc/lstm/cuda/sm90/element.cuh"
@@ -109,9 +110,7 @@ template <typename T, typename Out>
 __global__ void __launch_bounds__(kThreads)
     SmallGemmKernel(const T* __restrict__ a, int64_t lda, const T* __restrict__ b, int64_t ldb,
                     Out* __restrict__ c, int64_t ldc, int m, int n, int k) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
+  LetNextKernelBegin();
   __shared__ float sums[kWarps][kTile][kTile + 1];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row = blockIdx.y * kTile + lane / 4, column = blockIdx.x * kTile + lane % 4 * 8;

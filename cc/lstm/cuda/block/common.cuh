@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "cc/lstm/cuda/block/config.h"
+#include "cc/lstm/cuda/early_launch.cuh"
 #include "cc/lstm/cuda/sm90/element.cuh"
 #include "cc/lstm/cuda/sm90/params.h"
 #include "cc/lstm/cuda/sm90/ptx.cuh"
@@ -204,14 +205,6 @@ __device__ __forceinline__ void LoadGroups(unsigned char* stage, int slots, cons
     }
     LoadGroups<C, kForward, Load, kGroup + 1>(stage, slots, p, recurrent_kernel, load);
   }
-}
-
-// Until that kernel has ended and its results are to be seen, where this one was launched to begin
-// while it runs.
-__device__ __forceinline__ void WaitForPrecedingKernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // Of kThreads threads, those that wait and those that only say that they have come.

@@ -87,14 +87,14 @@ bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, bool forwa
 }
 
 template <class Params>
-tfl_status Run(const tfl_lstm_spec& spec, int jobs, bool forward, Params params,
+tfl_status Run(const tfl_lstm_spec& spec, int jobs, bool forward, sm90::Start start, Params params,
                cudaStream_t stream) {
   const Choice choice = Choose(spec, jobs, forward);
   if (choice.set == nullptr) return Error(TFL_INTERNAL, "no cluster kernel fits this call");
   params.rows = static_cast<int32_t>(choice.rows);
   cudaLaunchConfig_t config;
   cudaLaunchAttribute attributes[2];
-  Describe(*choice.set, forward, static_cast<int>(choice.slices), jobs, false, &config, attributes);
+  Describe(*choice.set, forward, static_cast<int>(choice.slices), jobs, start, &config, attributes);
   config.stream = stream;
   void* arguments[] = {&params};
   return FromCuda(cudaLaunchKernelExC(&config, LaunchOf(*choice.set, forward).kernel, arguments),
@@ -140,7 +140,9 @@ tfl_status RunForward(const ForwardRecurrence* calls, int count, cudaStream_t st
   for (int i = 0; i < count; ++i) {
     SetJob(calls[i], &p, &p.jobs[i]);
   }
-  return Run(spec, count, true, p, stream);
+  // The kernel brings R while the projection is being made.
+  const bool early = calls[count - 1].may_begin_early;
+  return Run(spec, count, true, early ? sm90::Start::kEarly : sm90::Start::kPlain, p, stream);
 }
 
 tfl_status RunBackward(const BackwardRecurrence* calls, int count, cudaStream_t stream) {
@@ -151,7 +153,7 @@ tfl_status RunBackward(const BackwardRecurrence* calls, int count, cudaStream_t 
   for (int i = 0; i < count; ++i) {
     SetJob(calls[i], &p, &p.jobs[i]);
   }
-  return Run(spec, count, false, p, stream);
+  return Run(spec, count, false, sm90::Start::kPlain, p, stream);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include <type_traits>
 
+#include "cc/lstm/cuda/early_launch.cuh"
 #include "cc/lstm/cuda/sm90/cluster_common.cuh"
 #include "cc/lstm/cuda/sm90/stack_feed.cuh"
 
@@ -365,6 +366,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
     }
     return __uint_as_float(bits);
   };
+  x = AfterPrecedingKernel(x);
   fetch(0);
 
   // Some threads also write one 16-byte piece of the output a step.

@@ -44,7 +44,7 @@ Launch LaunchOf(const KernelSet& set, bool forward) {
                  : Launch{set.backward, set.backward_shared_bytes};
 }
 
-void Describe(const KernelSet& set, bool forward, int slices, int jobs, bool at_once,
+void Describe(const KernelSet& set, bool forward, int slices, int jobs, Start start,
               cudaLaunchConfig_t* config, cudaLaunchAttribute* attributes) {
   *config = {};
   config->gridDim = dim3(slices * set.cluster_size, jobs);
@@ -52,10 +52,15 @@ void Describe(const KernelSet& set, bool forward, int slices, int jobs, bool at_
   config->dynamicSmemBytes = LaunchOf(set, forward).shared_bytes;
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {static_cast<unsigned>(set.cluster_size), 1, 1};
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
+  if (start == Start::kAtOnce) {
+    attributes[1].id = cudaLaunchAttributeCooperative;
+    attributes[1].val.cooperative = 1;
+  } else {
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  }
   config->attrs = attributes;
-  config->numAttrs = at_once ? 2 : 1;
+  config->numAttrs = start == Start::kPlain ? 1 : 2;
 }
 
 int MaxClusters(const KernelSet& set, bool forward) {
@@ -79,7 +84,7 @@ int MaxClusters(const KernelSet& set, bool forward) {
   if (error == cudaSuccess) {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attributes[2];
-    Describe(set, forward, 1, 1, false, &config, attributes);
+    Describe(set, forward, 1, 1, Start::kPlain, &config, attributes);
     error = cudaOccupancyMaxActiveClusters(&clusters, launch.kernel, &config);
   }
   if (error != cudaSuccess) {

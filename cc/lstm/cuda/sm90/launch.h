@@ -22,9 +22,12 @@ struct Launch {
 
 Launch LaunchOf(const KernelSet& set, bool forward);
 
-// A launch of `slices` clusters for each of `jobs` jobs; `attributes` has room for two. With
-// at_once the driver refuses it rather than start a part of it.
-void Describe(const KernelSet& set, bool forward, int slices, int jobs, bool at_once,
+// kAtOnce: all blocks, or the driver refuses. kEarly: while the kernel before may still run
+// (early_launch.cuh).
+enum class Start { kPlain, kAtOnce, kEarly };
+
+// A launch of `slices` clusters for each of `jobs` jobs; `attributes` has room for two.
+void Describe(const KernelSet& set, bool forward, int slices, int jobs, Start start,
               cudaLaunchConfig_t* config, cudaLaunchAttribute* attributes);
 
 // How many clusters the current device runs at a time; kUnknown where there is no device to ask.

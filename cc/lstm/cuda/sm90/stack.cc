@@ -161,7 +161,8 @@ tfl_status Run(const tfl_lstm_spec& spec, int layers, bool forward, const StackS
   const KernelSet& set = Find(spec).sets[slices.set];
   cudaLaunchConfig_t config;
   cudaLaunchAttribute attributes[2];
-  Describe(set, forward, static_cast<int>(slices.slices), layers, true, &config, attributes);
+  Describe(set, forward, static_cast<int>(slices.slices), layers, sm90::Start::kAtOnce, &config,
+           attributes);
   config.stream = stream;
   void* arguments[] = {&params};
   return FromCuda(cudaLaunchKernelExC(&config, LaunchOf(set, forward).kernel, arguments),
