@@ -474,10 +474,12 @@ void RunLarge(tfl_lstm_spec spec, const std::vector<int64_t>& rows) {
 TEST(LstmCudaLarge, Batch70000) {
   SKIP_WITHOUT_GPU();
   RunLarge(Spec(70000, 1, 1, 2, TFL_FLOAT32), {0, 65535, 65536, 69999});
+  RunLarge(Spec(70000, 2, 3, 65, TFL_FLOAT16), {0, 65535, 65536, 69999});
 }
 TEST(LstmCudaLarge, Steps70000) {
   SKIP_WITHOUT_GPU();
   RunLarge(Spec(1, 70000, 1, 2, TFL_FLOAT32), {0});
+  RunLarge(Spec(1, 70000, 1, 2, TFL_BFLOAT16), {0});
 }
 TEST(LstmCudaLarge, Hidden8192) {
   SKIP_WITHOUT_GPU();
@@ -488,6 +490,9 @@ TEST(LstmCudaLarge, MoreThan2To31Elements) {
   tfl_lstm_spec spec = Spec(4096, 257, 1, 512, TFL_BFLOAT16);
   spec.return_sequences = 0;
   RunLarge(spec, {0, 2048, 4095});
+  spec = Spec(40000, 257, 1, 64, TFL_FLOAT16);
+  spec.return_sequences = 0;
+  RunLarge(spec, {0, 20000, 39999});
 }
 
 TEST(LstmCudaErrors, BadCallsAreNamed) {
