@@ -281,7 +281,6 @@ class ForwardPass {
   T* StepCell(int64_t step) const { return cell_ + (spec_.training ? step : 0) * state_; }
 
   // One step of the only row, for the units of some panels, from the recurrent kernel as it lies.
-  // The sums are those of StepTiles, term by term.
   void StepRow(int64_t begin, int64_t step, int64_t panel_begin, int64_t panel_end) {
     const int64_t hidden = spec_.hidden_size;
     alignas(64) T z[kRowPanels * PanelWidth<T>()];

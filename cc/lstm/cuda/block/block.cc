@@ -50,7 +50,9 @@ tfl_status Run(const Call* calls, int count, bool forward, bool may_begin_early,
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &early;
-  config.numAttrs = may_begin_early && limits.compute_capability >= 90 ? 1 : 0;
+  const bool begins_early =
+      may_begin_early && limits.compute_capability >= 90 && block::KernelsCanWait();
+  config.numAttrs = begins_early ? 1 : 0;
   return FromCuda(
       cudaLaunchKernelExC(&config, kernel, arguments),
       forward ? "launching the block kernel forward" : "launching the block kernel backward");

@@ -11,6 +11,9 @@ struct KernelSet {
 
 // Whether this build has code for a device that can run them: else they are empty.
 bool HasKernels();
+// Whether devices of compute capability 9.0 run code that waits for the kernel before
+// (early_launch.cuh), not code for 8.x translated for them.
+bool KernelsCanWait();
 
 // By element type and padded hidden size: for 2, 4 and 8 batch rows a block.
 #define TFL_BLOCK_LISTS(X) X(Bfloat16, 64) X(Bfloat16, 128) X(Float16, 64) X(Float16, 128)

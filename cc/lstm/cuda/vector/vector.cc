@@ -145,7 +145,7 @@ tfl_status AllowSharedBytes(const void* kernel, int bytes) {
   if (bytes <= most) return Ok();
   TFL_RETURN_IF_ERROR(
       FromCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "asking for the vector kernel's shared memory"));
+               "asking for a kernel's shared memory"));
   most = bytes;
   return Ok();
 }
