@@ -80,6 +80,25 @@ def test_torch_prefix(rng):
     assert_cells_equal(convert.from_torch(state_dict, "encoder.lstm."), cells)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_torch_state_dict_that_lacks_one(rng, bidirectional):
+    """Whatever is missing, nothing of the rest is dropped in silence."""
+    state_dict = convert.to_torch(cells_of(rng, 3, 1 + bidirectional), bidirectional=bidirectional)
+    for missing in state_dict:
+        if missing.endswith("_l2") or missing.endswith("_l2_reverse"):
+            continue
+        rest = {name: v for name, v in state_dict.items() if name != missing}
+        with pytest.raises(ValueError, match=f"state_dict must hold {missing}"):
+            convert.from_torch(rest)
+
+
+def test_torch_bfloat16(rng, torch):
+    module = torch.nn.LSTM(INPUTS, UNITS)
+    wanted = convert.from_torch(module.bfloat16().state_dict())
+    assert wanted[0].kernel.dtype == np.float32
+    assert_cells_equal(wanted, convert.from_torch(module.float().state_dict()))
+
+
 def run_onnx(w, r, b, direction, x):
     onnx = pytest.importorskip("onnx", reason="ONNX is not installed")
     onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
@@ -288,6 +307,21 @@ ZEROS = {name: np.zeros(shape) for name, shape in {
          r"r must have shape .*= \(1, 12, 3\), got \(1, 12, 2\)"),
         (lambda: convert.from_onnx(np.zeros((1, 8, 3)), np.zeros((1, 8, 2)), p=np.ones((1, 6))),
          "no peepholes"),
+        (lambda: convert.from_onnx(np.zeros((3, 8, 3)), np.zeros((3, 8, 2))),
+         r"r must have shape .* of one or two directions, got \(3, 8, 2\)"),
+        (lambda: convert.from_torch(3), "state_dict must be a mapping.*, got a int"),
+        (lambda: convert.from_torch({"weight_ih_l0": np.zeros((8, 3))}),
+         "state_dict must hold weight_hh_l0"),
+        (lambda: convert.from_torch({"weight_ih_l0": np.zeros((8, 3)), "weight_hh_l0": 0.0}),
+         r"weight_hh_l0 must have shape .*got \(\)"),
+        (lambda: convert.from_cudnn_canonical([0.0] * 8, [np.zeros(2)] * 8),
+         r"weights\[0\] must have shape .*got \(\)"),
+        (lambda: convert.from_cudnn_params(np.zeros(0), num_layers=0, num_units=2, input_size=3),
+         "num_layers must be an integer of at least 1, got 0"),
+        (lambda: convert.cudnn_params_size(1, 2.0, 3),
+         "num_units must be an integer of at least 1, got 2.0"),
+        (lambda: convert.to_torch(None), "cells must hold LSTM weights, got None"),
+        (lambda: convert.to_onnx([3]), r"cells\[0\] must hold LSTM weights, got 3"),
     ],
 )  # fmt: skip
 def test_errors_name_argument_and_shapes(call, message):

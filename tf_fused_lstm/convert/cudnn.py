@@ -11,6 +11,7 @@ canonical lists).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from tf_fused_lstm.convert.weights import (
     check_cells,
     check_shape,
     divide,
-    to_array,
 )
 
 # Matrices (and biases) of one layer and direction: four gates for the input, four for h.
@@ -43,7 +43,16 @@ def canonical_shapes(
 def cudnn_params_size(
     num_layers: int, num_units: int, input_size: int, *, bidirectional: bool = False
 ) -> int:
-    """The number of elements of the blob."""
+    """The number of elements of the blob.
+
+    Raises:
+        ValueError: A size is no number, or too small.
+    """
+    for name, value, least in (
+        ("num_layers", num_layers, 1), ("num_units", num_units, 1), ("input_size", input_size, 0)
+    ):  # fmt: skip
+        if not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     shapes = list(canonical_shapes(num_layers, num_units, input_size, bidirectional))
     return sum(rows * columns for rows, columns in shapes) + len(shapes) * num_units
 
@@ -73,11 +82,9 @@ def from_cudnn_canonical(
             )
     if len(weights) != len(biases):
         raise ValueError(f"biases must be {len(weights)} arrays, as weights, got {len(biases)}")
-    hidden = to_array(weights[0]).shape[0]
-    weights = [
-        check_shape(f"weights[{i}]", w, (hidden, None), "(hidden_size, columns)")
-        for i, w in enumerate(weights)
-    ]
+    says = "(hidden_size, columns)"
+    hidden = check_shape("weights[0]", weights[0], (None, None), says).shape[0]
+    weights = [check_shape(f"weights[{i}]", w, (hidden, None), says) for i, w in enumerate(weights)]
     biases = [
         check_shape(f"biases[{i}]", b, (hidden,), "(hidden_size)") for i, b in enumerate(biases)
     ]
@@ -136,7 +143,7 @@ def from_cudnn_params(
         two biases of a gate are added.
 
     Raises:
-        ValueError: params has a wrong shape.
+        ValueError: params has a wrong shape, or a size is no number.
     """
     size = cudnn_params_size(num_layers, num_units, input_size, bidirectional=bidirectional)
     params = check_shape(

@@ -12,6 +12,7 @@ from tf_fused_lstm.convert.weights import (
     check,
     check_shape,
     divide,
+    items,
     reorder,
 )
 
@@ -39,6 +40,8 @@ def from_onnx(w: Any, r: Any, b: Any = None, *, p: Any = None) -> list[LSTMWeigh
     r = check_shape("r", r, (None, None, None), says)
     hidden = divide("r", r, 1, 4, says)
     directions = r.shape[0]
+    if directions not in (1, 2):
+        raise ValueError(f"r must have shape {says} of one or two directions, got {r.shape}")
     r = check_shape("r", r, (directions, 4 * hidden, hidden), says)
     w = check_shape(
         "w", w, (directions, 4 * hidden, None), "(directions, 4 * hidden_size, input_size)"
@@ -64,7 +67,7 @@ def to_onnx(cells: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         ValueError: The cells do not fit each other.
     """
-    cells = [cells] if isinstance(cells, LSTMWeights) else cells
+    cells = [cells] if isinstance(cells, LSTMWeights) else items("cells", cells)
     cells = [check(cell, f"cells[{i}]") for i, cell in enumerate(cells)]
     if len(cells) not in (1, 2):
         raise ValueError(f"cells must be LSTMWeights of one or two directions, got {len(cells)}")

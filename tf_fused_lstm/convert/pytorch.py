@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tf_fused_lstm.convert.weights import LSTMWeights, check_cells, check_shape, to_array
+
+_NAME = re.compile(r"(weight|bias)_(ih|hh|hr)_l(\d+)(_reverse)?")
 
 
 def _suffix(layer: int, direction: int) -> str:
@@ -29,34 +32,47 @@ def from_torch(state_dict: Mapping[str, Any], prefix: str = "") -> list[LSTMWeig
     Raises:
         ValueError: A name is missing, an array has a wrong shape, or the LSTM has a projection.
     """
+    if not isinstance(state_dict, Mapping):
+        raise ValueError(
+            "state_dict must be a mapping, such as module.state_dict(), got a "
+            f"{type(state_dict).__name__}"
+        )
     if f"{prefix}weight_ih_l0" not in state_dict:
         raise ValueError(
             f"state_dict must hold {prefix}weight_ih_l0, got {', '.join(sorted(state_dict))}"
         )
-    if f"{prefix}weight_hr_l0" in state_dict:
+    names = [name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)]
+    # Each of them is read below, so that none of a state dict which lacks others goes lost.
+    held = [match for match in map(_NAME.fullmatch, names) if match]
+    if any(match[2] == "hr" for match in held):
         raise ValueError("state_dict must be of an LSTM without proj_size, got weight_hr_l0")
-    directions = 2 if f"{prefix}weight_ih_l0_reverse" in state_dict else 1
-    has_bias = f"{prefix}bias_ih_l0" in state_dict
-    hidden = to_array(state_dict[f"{prefix}weight_hh_l0"]).shape[-1]
+    layers = 1 + max(int(match[3]) for match in held)
+    directions = 2 if any(match[4] for match in held) else 1
+    has_bias = any(match[1] == "bias" for match in held)
 
-    def read(name: str, columns: tuple[int | None, ...]) -> np.ndarray:
+    def value(name: str) -> np.ndarray:
         if prefix + name not in state_dict:
-            raise ValueError(f"state_dict must hold {prefix}{name}, as it holds the layer's others")
-        says = "(4 * hidden_size" + (", columns)" if columns else ")")
-        return check_shape(prefix + name, state_dict[prefix + name], (4 * hidden, *columns), says)
+            raise ValueError(f"state_dict must hold {prefix}{name}, as it holds the LSTM's others")
+        return to_array(state_dict[prefix + name])
+
+    recurrent = value("weight_hh_l0")
+    hidden = recurrent.shape[-1] if recurrent.ndim else 0
+
+    def read(name: str, *columns: int | None, says: str = ")") -> np.ndarray:
+        says = f"(4 * hidden_size{says}"
+        return check_shape(prefix + name, value(name), (4 * hidden, *columns), says)
 
     cells = []
-    layer = 0
-    while f"{prefix}weight_ih_l{layer}" in state_dict:
+    for layer in range(layers):
         for direction in range(directions):
             suffix = _suffix(layer, direction)
-            kernel = read("weight_ih" + suffix, (None,)).T
-            recurrent = read("weight_hh" + suffix, (hidden,)).T
+            recurrent = read("weight_hh" + suffix, hidden, says=", hidden_size)").T
+            inputs = directions * hidden if layer else None
+            kernel = read("weight_ih" + suffix, inputs, says=", columns)").T
             bias = None
             if has_bias:
-                bias = read("bias_ih" + suffix, ()) + read("bias_hh" + suffix, ())
+                bias = read("bias_ih" + suffix) + read("bias_hh" + suffix)
             cells.append(LSTMWeights(kernel, recurrent, bias))
-        layer += 1
     return check_cells(cells, directions)
 
 

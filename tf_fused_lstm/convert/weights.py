@@ -44,6 +44,8 @@ def to_array(value: Any) -> np.ndarray:
     """A NumPy array of an array, a TensorFlow tensor or variable, or a PyTorch tensor."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # of which PyTorch makes no array
+            value = value.float()
     return np.asarray(value)
 
 
@@ -77,9 +79,16 @@ def divide(argument: str, array: np.ndarray, axis: int, parts: int, says: str) -
     return size
 
 
+def items(argument: str, values: Any) -> list[Any]:
+    try:
+        return list(values)
+    except TypeError:
+        raise ValueError(f"{argument} must hold LSTM weights, got {values!r}") from None
+
+
 def check(weights: Any, argument: str = "weights") -> LSTMWeights:
     """`weights` (kernel, recurrent_kernel and maybe bias) as LSTMWeights of agreeing shapes."""
-    parts = tuple(weights)
+    parts = items(argument, weights)
     if len(parts) not in (2, 3):
         raise ValueError(
             f"{argument} must be kernel, recurrent_kernel and maybe bias, got {len(parts)} arrays"
@@ -101,7 +110,7 @@ def check_cells(cells: Any, directions: int) -> list[LSTMWeights]:
     """Cells of stacked layers, the directions of a layer side by side, that fit each other."""
     if isinstance(cells, LSTMWeights):
         cells = [cells]
-    cells = [check(cell, f"cells[{i}]") for i, cell in enumerate(cells)]
+    cells = [check(cell, f"cells[{i}]") for i, cell in enumerate(items("cells", cells))]
     if not cells or len(cells) % directions:
         wanted = "one for each layer" if directions == 1 else "two for each layer"
         raise ValueError(f"cells must be LSTMWeights, {wanted}, got {len(cells)}")

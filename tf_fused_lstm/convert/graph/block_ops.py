@@ -55,6 +55,14 @@ def rewrite_block(body: Body, node: tf.compat.v1.NodeDef) -> str:
         input_size = rows - units
     if units is None or input_size is None:
         raise NotRewritableError("the graph does not tell its sizes")
+    for name, ref, shape in (
+        ("w", w, [input_size + units, 4 * units]),
+        ("b", bias, [4 * units]),
+    ):
+        if not body.shape(ref).is_compatible_with(shape):
+            raise NotRewritableError(
+                f"{name} has shape {body.shape(ref)}, where {input_size} -> {units} needs {shape}"
+            )
     constants = body.values((w, bias))
     inputs = [x, cs_prev, h_prev]
     masked = not _is_all_steps(body, seq_len_max, x)
@@ -108,6 +116,8 @@ def rewrite_block(body: Body, node: tf.compat.v1.NodeDef) -> str:
     if gathers and used == [_CS]:
         return f"{input_size} -> {units}, only its state at each row's end"
     body.replace(node, [seq_len_max, *refs] if masked else refs, build, (_H,))
+    if _H not in used:  # by any name that is known here
+        return f"{input_size} -> {units}; its h is output 0 now, its last c output 1"
     return f"{input_size} -> {units}"
 
 

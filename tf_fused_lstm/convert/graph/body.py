@@ -62,6 +62,7 @@ class Body:
         nodes: The nodes by name, a function's arguments as placeholders.
         graph: The same as a tf.Graph, for shapes.
         results: Outputs that are used outside the body.
+        kept: Names of nodes that stay, whether anything reads them or not.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Body:
         graph_def: tf.compat.v1.GraphDef,
         graph: tf.Graph,
         results: Iterable[Ref] = (),
+        kept: Iterable[str] = (),
     ) -> None:
         self.place = place
         self.nodes = {node.name: node for node in graph_def.node}
         self.graph = graph
         self._versions = graph_def.versions
         self.results = set(results)
+        self.kept = set(kept)
         self.moved: dict[Ref, Ref] = {}
         self._lost: set[str] = set()
 
@@ -218,7 +221,7 @@ class Body:
         """Removes nodes of those types whose readers are gone."""
         todo = set(self._lost)
         while todo:
-            used = {ref.node for ref in self.results}
+            used = self.kept | {ref.node for ref in self.results}
             for node in self.nodes.values():
                 used.update(text.lstrip("^").partition(":")[0] for text in node.input)
             dead = {
@@ -229,6 +232,14 @@ class Body:
             for name in dead:
                 todo.update(text.lstrip("^").partition(":")[0] for text in self.nodes[name].input)
                 del self.nodes[name]
+                self._place_without(name)
+
+    def _place_without(self, name: str) -> None:
+        """Makes no node be placed where a node that is gone was."""
+        gone = f"loc:@{name}".encode()
+        for node in self.nodes.values():
+            if "_class" in node.attr and gone in node.attr["_class"].list.s:
+                node.attr["_class"].list.s.remove(gone)
 
 
 def _renamed(text: str, names: dict[str, str], scope: str) -> str:
@@ -239,16 +250,22 @@ def _renamed(text: str, names: dict[str, str], scope: str) -> str:
     return f"{'^' if control else ''}{scope}/{ref}"
 
 
-def main_body(graph_def: tf.compat.v1.GraphDef, results: Iterable[Ref]) -> Body:
+def main_body(
+    graph_def: tf.compat.v1.GraphDef, results: Iterable[Ref], kept: Iterable[str]
+) -> Body:
     """The main graph's body. Raises ValueError where TensorFlow cannot import the graph."""
     graph = import_graph(graph_def)
-    return Body("", graph_def, graph, results)
+    return Body("", graph_def, graph, results, kept)
 
 
 def import_graph(graph_def: tf.compat.v1.GraphDef) -> tf.Graph:
+    """Raises ValueError where TensorFlow cannot import the graph."""
     graph = tf.Graph()
-    with graph.as_default():
-        tf.graph_util.import_graph_def(graph_def, name="")
+    try:
+        with graph.as_default():
+            tf.graph_util.import_graph_def(graph_def, name="")
+    except tf.errors.OpError as error:  # an op that nothing registered, among others
+        raise ValueError(error.message) from error
     return graph
 
 

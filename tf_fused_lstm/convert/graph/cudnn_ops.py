@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,7 +104,8 @@ def model_of(body: Body, node: tf.compat.v1.NodeDef, time_major: bool) -> Model:
     cells, units = _sizes_of_state(body, node, time_major)
     input_size = body.dims(inputs[0], 3)[2]
     size = body.dims(inputs[3], 1)[0]
-    if _packed(body, inputs[3]):
+    packed = _packed(body, inputs[3])
+    if packed:
         pack, _ = body.producer(inputs[3])
         values = [body.value(ref) for ref in body.inputs(pack)[:3]]
         layers, known_units, known_input = (None if v is None else int(v) for v in values)
@@ -112,6 +114,8 @@ def model_of(body: Body, node: tf.compat.v1.NodeDef, time_major: bool) -> Model:
         input_size = input_size if input_size is not None else known_input
     if cells is None or units is None:
         raise NotRewritableError("the graph does not tell the number of layers and units")
+    if cells % directions or cells < 1 or units < 1:
+        raise NotRewritableError(f"input_h is of {cells} layers and directions of {units} units")
     if input_size is None and size is not None:
         rest = size - cudnn.cudnn_params_size(
             cells // directions, units, 0, bidirectional=bidirectional
@@ -119,10 +123,23 @@ def model_of(body: Body, node: tf.compat.v1.NodeDef, time_major: bool) -> Model:
         input_size = rest // (4 * units * directions)
     if input_size is None:
         raise NotRewritableError("the graph does not tell the input's size")
-    model = Model(cells // directions, units, input_size, bidirectional)
+    model = Model(cells // directions, units, max(input_size, 0), bidirectional)
     if size is not None and size != model.size:
         raise NotRewritableError(f"params has {size} elements, where {model} needs {model.size}")
+    for name, refs in zip(("weights", "biases"), packed or (), strict=False):
+        _check_list(body, model, name, refs)
     return model
+
+
+def _check_list(body: Body, model: Model, name: str, refs: Sequence[Ref]) -> None:
+    shapes = model.shapes() if name == "weights" else [(model.num_units,)] * len(model.shapes())
+    if len(refs) != len(shapes):
+        raise NotRewritableError(f"{name} are {len(refs)}, where {model} needs {len(shapes)}")
+    for i, (ref, shape) in enumerate(zip(refs, shapes, strict=True)):
+        if body.shape(ref).num_elements() not in (None, math.prod(shape)):
+            raise NotRewritableError(
+                f"{name}[{i}] has shape {body.shape(ref)}, where {model} needs {shape}"
+            )
 
 
 def _cells_of_lists(
@@ -273,6 +290,10 @@ def rewrite_unpack(body: Body, node: tf.compat.v1.NodeDef) -> str:
         return [*weights, *biases]
 
     count = 2 * len(model.shapes())
+    if 2 * node.attr["num_params"].i != count:
+        raise NotRewritableError(
+            f"num_params is {node.attr['num_params'].i}, where {model} has {count // 2}"
+        )
     body.replace(node, [body.inputs(node)[3]], build, range(count))
     return f"{model}, sliced"
 
@@ -295,6 +316,10 @@ def _model_of_sizes(body: Body, node: tf.compat.v1.NodeDef) -> Model:
     if values is None:
         raise NotRewritableError("its sizes are no constants")
     layers, units, input_size = (int(v) for v in values)
+    if min(layers, units, input_size) < 1:
+        raise NotRewritableError(
+            f"num_layers is {layers}, num_units {units}, input_size {input_size}"
+        )
     _check_mode(node, input_size, units)
     bidirectional = _attr(node, "direction", "unidirectional") == "bidirectional"
     return Model(layers, units, input_size, bidirectional)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from google.protobuf import message, text_format
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
-from tensorflow.python.framework import op_def_registry  # has no public name
+
+# Neither has a public name.
+from tensorflow.python.framework import op_def_registry, ops
 
 from tf_fused_lstm.convert.graph.rewriter import Entry, rewrite_graph_def
 
@@ -86,9 +90,17 @@ def _rewrite_saved_model(source: Path, destination: Path) -> list[Entry]:
 
 def _rewrite_meta_graph(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[Entry]:
     infos = [info for info in _tensor_infos(meta_graph) if info.name]
-    new, entries, moved = rewrite_graph_def(meta_graph.graph_def, [info.name for info in infos])
+    collections = meta_graph.collection_def.values()
+    lists = [c.node_list.value for c in collections if c.HasField("node_list")]
+    listed = {name for names in lists for name in names}
+    results = {info.name for info in infos} | {name for name in listed if ":" in name}
+    new, entries, moved = rewrite_graph_def(
+        meta_graph.graph_def, results, {_node(name) for name in listed | _in_protos(meta_graph)}
+    )
     for info in infos:
         info.name = moved.get(info.name, info.name)
+    for names in lists:
+        names[:] = [moved.get(name, name) for name in names]
     meta_graph.graph_def.CopyFrom(new)
     _list_ops(meta_graph)
     return entries
@@ -99,7 +111,41 @@ def _tensor_infos(meta_graph: meta_graph_pb2.MetaGraphDef) -> list[meta_graph_pb
     infos = [asset.tensor_info for asset in meta_graph.asset_file_def]
     for signature in meta_graph.signature_def.values():
         infos += [*signature.inputs.values(), *signature.outputs.values()]
+    for info in infos:  # it grows by the parts, of a ragged tensor perhaps, as it goes
+        infos += info.composite_tensor.components
     return infos
+
+
+def _node(name: str) -> str:
+    """The node of a name of itself or of one of its tensors."""
+    return name.partition(":")[0]
+
+
+def _in_protos(meta_graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
+    """What TensorFlow 1's variables, tf.cond and loops of a meta graph name, which looks for it
+    when it loads them.
+    """
+    names: set[str] = set()
+
+    def visit(value: Any) -> None:
+        if isinstance(value, str):
+            names.add(value)
+        elif isinstance(value, message.Message):
+            for _, part in value.ListFields():
+                visit(part)
+        elif isinstance(value, Mapping):
+            for part in value.items():
+                visit(part)
+        elif isinstance(value, Sequence) and not isinstance(value, bytes):
+            for part in value:
+                visit(part)
+
+    for key, collection in meta_graph.collection_def.items():
+        proto = ops.get_collection_proto_type(key)
+        if proto is not None:
+            for value in collection.bytes_list.value:
+                visit(proto.FromString(value))
+    return names
 
 
 def _list_ops(meta_graph: meta_graph_pb2.MetaGraphDef) -> None:

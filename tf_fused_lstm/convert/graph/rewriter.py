@@ -53,7 +53,7 @@ class Entry:
 
 
 def rewrite_graph_def(
-    graph_def: tf.compat.v1.GraphDef, results: Iterable[str] = ()
+    graph_def: tf.compat.v1.GraphDef, results: Iterable[str] = (), kept: Iterable[str] = ()
 ) -> tuple[tf.compat.v1.GraphDef, list[Entry], dict[str, str]]:
     """Rewrites the LSTMs of a graph, in the main graph and in its functions, to FusedLSTM.
 
@@ -65,6 +65,7 @@ def rewrite_graph_def(
     Args:
         graph_def: The graph; it is not changed.
         results: Names of tensors ("node:index") that are read from outside.
+        kept: Names of nodes of the main graph that stay, whether anything reads them or not.
 
     Returns:
         The new graph, an entry for each LSTM, and the new names of those tensors that have one.
@@ -76,7 +77,7 @@ def rewrite_graph_def(
     new = tf.compat.v1.GraphDef()
     new.CopyFrom(graph_def)
     wanted = {name: Ref.parse(name) for name in results}
-    main = main_body(new, wanted.values())
+    main = main_body(new, wanted.values(), kept)
     entries = _rewrite_body(main)
     in_loops = _loop_bodies(new)
     entries += _left_of(main, in_loops)
@@ -113,6 +114,8 @@ def _rewrite_body(body: Body) -> list[Entry]:
                     rewritten = True
                 except cudnn_ops.NotRewritableError as error:
                     detail = str(error)
+                except ValueError as error:  # of TensorFlow: what the shapes say does not fit
+                    detail = str(error).partition("\n")[0]
             entries.append(Entry(body.place, node.name, op, rewritten, detail))
         body.prune(_REMOVABLE)
     return entries
