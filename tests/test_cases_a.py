@@ -147,10 +147,14 @@ def test_a8_gradients_of_every_input(batch, steps, seed):
 
 
 @pytest.mark.parametrize("mask", ["none", "random", "left"])
-@pytest.mark.parametrize("activations", [("tanh", "sigmoid"), ("sigmoid", "tanh")])
-def test_a8_gradients_by_central_differences(rng, mask, activations):
+@pytest.mark.parametrize(
+    ("batch", "steps", "activations"),
+    [(1, 1, ("tanh", "sigmoid")), (1, 5, ("tanh", "sigmoid")), (3, 1, ("tanh", "sigmoid")),
+     (3, 5, ("tanh", "sigmoid")), (3, 5, ("sigmoid", "tanh"))],
+)  # fmt: skip
+def test_a8_gradients_by_central_differences(rng, mask, batch, steps, activations):
     activation, recurrent_activation = activations
-    problem = make_problem(rng, mask=mask)
+    problem = make_problem(rng, batch, steps, mask=mask)
     tensors = {name: tf.constant(getattr(problem, name)) for name in problem.present()}
     projections = None
 
@@ -235,6 +239,42 @@ def test_a16_dropout_is_drawn_as_keras_draws_it(dropouts, implementation, traini
     if training:
         other = fused(X, training=True)
         assert (dropout == 1) == np.allclose(other, fused(X, training=True))
+
+
+@pytest.mark.parametrize("argument", ["dropout", "recurrent_dropout"])
+def test_a16_what_users_count_on(argument):
+    """Said of the layer alone: resampled, constant over time, seeded, only in training, unbiased."""
+    layer, twin = (
+        tfl.FusedLSTM(4, return_sequences=True, seed=7, **{argument: 0.5}) for _ in range(2)
+    )
+    layer.build(X.shape)
+    twin.build(X.shape)
+    twin.set_weights(layer.get_weights())
+    plain = layer(X, training=False)
+    first, second = layer(X, training=True), layer(X, training=True)
+    assert np.abs(first - plain).max() > 1e-2 and np.abs(first - second).max() > 1e-2
+    twin(X, training=False)  # both seeds have then moved on as often
+    assert_close([twin(X, training=True), twin(X, training=True)], [first, second], (0, 0))
+    assert_close([layer(X), layer(X, training=False), layer(X, training=None)], [plain] * 3, (0, 0))
+
+    # Of ones, i = o = m or 1 and f = 0, where m, 0 or 2, is what is dropped: it stays for all steps.
+    means = []
+    for kind, seed in ((keras.layers.LSTM, 3), (tfl.FusedLSTM, 4)):
+        linear = kind(
+            1, "linear", "linear", use_bias=False, return_sequences=True, seed=seed,
+            **{argument: 0.5},
+        )  # fmt: skip
+        x = tf.ones((20000, 3, 1))
+        linear.build(x.shape)
+        linear.set_weights([np.array([[1.0, 0, 1, 1]]), np.array([[0.0, 0, 1, 0]])])
+        if argument == "dropout":
+            linear.cell.recurrent_kernel.assign([[0.0] * 4])
+        output = linear(x, training=True).numpy()[..., 0]
+        rows = {tuple(row) for row in output.tolist()}
+        # m^3 at every step; or h = 1 + m h: 1, 1 + m, 1 + m + m^2.
+        assert rows == ({(0, 0, 0), (8, 8, 8)} if argument == "dropout" else {(1, 1, 1), (1, 3, 7)})
+        means.append(output.mean())
+    np.testing.assert_allclose(means[1], means[0], rtol=0.05)
 
 
 def test_a16_input_dropout_runs_the_op_and_has_its_gradient():

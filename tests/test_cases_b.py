@@ -104,19 +104,19 @@ def test_b5_symbolic_shapes(return_sequences, return_state, go_backwards, steps)
     layers = pair(
         return_sequences=return_sequences, return_state=return_state, go_backwards=go_backwards
     )
-    described = []
+    described, mask = [], tf.constant(MASK)
     for layer in layers:
         symbolic = layer(keras.Input((steps, 2)))
-        mask = tf.constant(MASK)
         described.append(
             (
                 [(v.shape, v.dtype) for v in keras.tree.flatten(symbolic)],
                 type(symbolic) is tuple,
                 layer.compute_output_shape((None, steps, 2)),
-                [m is not None for m in keras.tree.flatten(layer.compute_mask(X, mask))],
+                [m is mask or m for m in tf.nest.flatten(layer.compute_mask(X, mask))],
             )
         )
     assert described[0] == described[1]
+    assert described[1][3] == [True if return_sequences else None] + [None] * 2 * return_state
     entry = keras.Input((steps, 2))
     model = keras.Model(entry, layers[1](entry))
     assert_close(model(X), layers[0](X))
@@ -162,13 +162,22 @@ def test_b7_fit_over_lengths():
         for steps in range(1, 20):
             yield np.ones((2, steps, 2), np.float32), np.zeros((2, 1), np.float32)
 
-    model = keras.Sequential([keras.Input((None, 2)), tfl.FusedLSTM(4), keras.layers.Dense(1)])
+    traces = []
+
+    class Noting(tfl.FusedLSTM):
+        def call(self, sequences, initial_state=None, mask=None, training=False):
+            traces.append(sequences.shape)
+            return super().call(sequences, initial_state, mask, training)
+
+    model = keras.Sequential([keras.Input((None, 2)), Noting(4), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
+    traces.clear()
     signature = (tf.TensorSpec([None, None, 2]), tf.TensorSpec([None, 1]))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     history = model.fit(dataset, verbose=0)
     assert np.isfinite(history.history["loss"][0])
     assert not model.jit_compile
+    assert len(traces) <= 2 and traces[-1][1] is None
 
 
 def test_b7_unroll():
@@ -371,13 +380,41 @@ def test_b15_trainable_flags():
     assert not layer.trainable_weights
 
 
-@pytest.mark.parametrize("return_sequences", [False, True])
-def test_f3_no_steps(return_sequences):
-    _, layer = pair(return_sequences=return_sequences, return_state=True)
+@pytest.mark.parametrize("wrap", ["layer", "bidirectional", "stack"])
+@pytest.mark.parametrize(("batch", "steps"), [(2, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_f3_no_steps(in_graph, batch, steps, wrap):
+    """Nor rows: outputs of the right shape, zeros, and the states as they were; no gradient."""
+    arguments = {"return_sequences": True, "return_state": True}
+    if wrap == "stack":
+        layer = tfl.FusedLSTMStack([4], **arguments)
+    else:
+        layer = tfl.FusedLSTM(4, **arguments)
+    if wrap == "bidirectional":
+        layer = keras.layers.Bidirectional(layer)
+    layer.build((None, None, 2))
+    count = 4 if wrap == "bidirectional" else 2
+    weights = [v.value for v in layer.trainable_variables]
+
+    def call(x, *states):
+        with tf.GradientTape() as tape:
+            output, *final = layer(x, initial_state=list(states))
+            loss = tf.reduce_sum(output) + tf.add_n([tf.reduce_sum(s) for s in final])
+        return output, final, tape.gradient(loss, weights, unconnected_gradients="zero")
+
+    x, states = tf.zeros((batch, steps, 2)), [inputs(i, (batch, 4)) for i in range(count)]
+    output, final, gradients = (tf.function(call) if in_graph else call)(x, *states)
+    assert output.shape == (batch, steps, 2 * count)
+    assert_close(final, states, (0, 0))
+    for gradient, weight in zip(gradients, weights, strict=True):
+        np.testing.assert_array_equal(gradient, np.zeros(weight.shape))
+
+
+def test_f3_no_steps_has_a_last_output_of_zeros():
+    _, layer = pair(return_state=True)
     states = [inputs(2, (3, 4)), inputs(3, (3, 4))]
     output, h, c = layer(X[:, :0], initial_state=states)
-    assert output.shape == ((3, 0, 4) if return_sequences else (3, 4))
-    assert not np.any(output)
+    np.testing.assert_array_equal(output, np.zeros((3, 4)))
     assert_close([h, c], states, (0, 0))
 
 

@@ -32,28 +32,35 @@ def test_c3_mixed_precision(policy, stateful):
         assert all(v.dtype == "float32" for v in fused.states)
 
 
-@pytest.mark.parametrize("policy", NARROW)
+@pytest.mark.parametrize("policy", [*NARROW, "float16", "bfloat16", "float64", "float32"])
 @pytest.mark.parametrize("kind", ["layer", "bidirectional", "stack"])
 @pytest.mark.parametrize("train", [False, True])
 def test_c3_weights_are_not_cast_around_the_op(policy, kind, train):
-    """Nor are their gradients; float32 weights and gradients are the op's own."""
+    """Nor are their gradients: float32 ones are the op's own. With a mask and initial states."""
     keras.config.set_dtype_policy(policy)
+    arguments = {"recurrent_initializer": "glorot_uniform"}
     if kind == "stack":
-        layer = tfl.FusedLSTMStack([4, 3], bidirectional=True)
+        layer = tfl.FusedLSTMStack([4, 4], bidirectional=True, **arguments)
     else:
-        layer = tfl.FusedLSTM(4, return_sequences=True)
+        layer = tfl.FusedLSTM(4, return_sequences=True, **arguments)
         layer = keras.layers.Bidirectional(layer) if kind == "bidirectional" else layer
     layer.build(X.shape)
     weights = [v.value for v in layer.trainable_variables]
+    assert {w.dtype.name for w in weights} == {"float32" if policy in NARROW else policy}
 
-    def call(x):
+    def call(x, mask, *states):
         with tf.GradientTape() as tape:
-            output = layer(x)
+            output = layer(x, mask=mask, initial_state=list(states))
         gradients = tape.gradient(output, weights) if train else []
-        assert all(g.dtype == tf.float32 for g in gradients)
+        assert [g.dtype for g in gradients] == [w.dtype for w in weights] * train
         return output, gradients
 
-    types = op_types(call, tf.TensorSpec(X.shape, layer.compute_dtype))
+    states = [tf.TensorSpec((3, 4), layer.compute_dtype)] * {
+        "layer": 2, "bidirectional": 4, "stack": 8
+    }[kind]  # fmt: skip
+    types = op_types(
+        call, tf.TensorSpec(X.shape, layer.compute_dtype), tf.TensorSpec((3, 5), tf.bool), *states
+    )
     assert "Cast" not in types
     assert types.count("FusedLSTM") == 1 and types.count("FusedLSTMGrad") == train
 
@@ -140,12 +147,24 @@ def test_c6_odd_sizes(units, features):
 
         return call
 
+    def of_float32(x, weights, *cell):
+        with tf.GradientTape() as tape:
+            tape.watch([x, *cell])
+            y = tfl.fused_lstm(x, *cell).output
+        return [y, *tape.gradient(y, [x, *cell], output_gradients=weights)]
+
     stock, fused = (with_gradients(layer) for layer in layers)
+    cell = layers[1].get_weights()
     for batch, steps in itertools.product([1, 2, 3, 11], [1, 2, 9]):
         x = inputs(shape=(batch, steps, features), dtype="float64")
         weights = inputs(2, (batch, steps, units), "float64")
         (got, got_grads), (wanted, wanted_grads) = fused(x, weights), stock(x, weights)
         assert_close([got, *got_grads], [wanted, *wanted_grads], LIMITS["float64"][1])
+        # The default type has kernels of its own.
+        narrow = [tf.cast(v, tf.float32) for v in (x, weights, *cell)]
+        for value, want in zip(of_float32(*narrow), [got, *got_grads], strict=True):
+            error = np.linalg.norm(value - tf.cast(want, tf.float32))
+            assert error <= 1e-5 * np.linalg.norm(want)
 
 
 @pytest.mark.parametrize("huge", ["inputs", "weights"])

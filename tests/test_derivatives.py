@@ -1,10 +1,22 @@
 """Further derivatives (cases A12, A13) and control flow (A14), against keras.layers.LSTM."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_pairs import LIMITS, MASK, assert_close, inputs, outputs_and_gradients, pair
+from graph_ops import op_types
+from keras_pairs import (
+    LIMITS,
+    MASK,
+    assert_close,
+    inputs,
+    outputs_and_gradients,
+    pair,
+    randomise,
+    wrapped_pair,
+)
 from reference import make_problem
 
 import tf_fused_lstm as tfl
@@ -15,6 +27,10 @@ LIMIT = LIMITS["float64"][1]
 
 def float64_pair(**arguments):
     return pair(dtype="float64", **arguments)
+
+
+def weights_of(layer):
+    return [v.value for v in layer.trainable_variables]
 
 
 def both(run, stock, fused, in_graph=False, run_stock=None):
@@ -306,7 +322,9 @@ def test_a14_gradient_of_a_while_loop(training):
         with tf.GradientTape() as tape:
             tape.watch(x)
             _, y = tf.while_loop(
-                lambda i, _: i < 3, lambda i, y: (i + 1, layer(y)), (tf.constant(0), x)
+                lambda i, _: i < 3,
+                lambda i, y: (i + 1, layer(y, training=training)),
+                (tf.constant(0), x),
             )
             loss = tf.reduce_sum(y**2)
         return y, tape.gradient(loss, [x, *(v.value for v in layer.trainable_variables)])
@@ -354,13 +372,127 @@ class _Callable:
         return self.function(x)
 
 
-def test_recompute_grad():
-    stock, fused = float64_pair()
-    results = []
-    for layer in (stock, fused):
-        function = tf.recompute_grad(lambda x, layer=layer: layer(x))
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_recompute_grad(in_graph):
+    """By the input and the weights; the op runs again for it."""
+
+    _, fused = layers = float64_pair(return_sequences=True)
+    both(recomputed, *layers, in_graph=in_graph)
+    if in_graph:
+        types = op_types(functools.partial(recomputed, fused), X)
+        assert types.count("FusedLSTM") == 2 and types.count("FusedLSTMGrad") == 1
+
+
+HOW = {
+    "eager": lambda run: run,
+    "graph": lambda run: tf.function(run, autograph=False),
+    "xla": lambda run: tf.function(run, autograph=False, jit_compile=True),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("kind", ["layer", "bidirectional", "stack"])
+def test_gradients_with_training_false(kind, how):
+    """Of layers with dropout, which then drop nothing; of one layer the second order too."""
+    stock, fused = layers_of(kind, dropout=0.5, recurrent_dropout=0.4, seed=3)
+
+    def run(layer, x):
+        sources = [x, *weights_of(layer)]
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                output = layer(x, mask=tf.constant(MASK), training=False)
+                loss = tf.reduce_sum(output**2)
+            first = inner.gradient(loss, sources)
+            penalty = tf.reduce_sum(first[0] ** 2)
+        return output, first, outer.gradient(penalty, sources) if kind == "layer" else []
+
+    got = HOW[how](functools.partial(run, fused))(X)
+    assert_close(got, run(stock, X), LIMIT)
+    assert all(np.any(g) for g in tf.nest.flatten(got[1:]))
+
+
+def layers_of(kind, **arguments):
+    """(stock, fused): a layer, both directions of one, or two layers, of equal weights."""
+    if kind == "layer":
+        return float64_pair(return_sequences=True, **arguments)
+    if kind == "bidirectional":
+        return wrapped_pair(
+            functools.partial(keras.layers.Bidirectional, dtype="float64"), dtype="float64",
+            return_sequences=True, **arguments,
+        )  # fmt: skip
+    stock = Chain(
+        [keras.layers.LSTM(n, return_sequences=True, dtype="float64", **arguments) for n in (4, 3)]
+    )
+    stock(X)
+    randomise(stock)
+    return stock, tfl.FusedLSTMStack.from_layers(stock.chain)
+
+
+class Chain(keras.layers.Layer):
+    """Layers one after the other, each with the mask and the flag of the call."""
+
+    def __init__(self, chain):
+        super().__init__(dtype="float64")
+        self.chain = chain
+        self.supports_masking = True
+
+    def call(self, x, mask=None, training=None):
+        for layer in self.chain:
+            x = layer(x, mask=mask, training=training)
+        return x
+
+
+def jacobians(layer, x):
+    """Of a persistent tape, by x and the weights."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        output = layer(x, mask=MASK)
+    return tape.batch_jacobian(output, x), tape.jacobian(output, weights_of(layer))
+
+
+def per_example(layer, x):
+    """By vectorized_map; one by one of Keras's layers, whose loops take it many seconds."""
+
+    def gradients(example):
+        row, mask = example
         with tf.GradientTape() as tape:
-            tape.watch(X)
-            y = function(X)
-        results.append(tape.gradient(y, X))
-    assert_close(results[1], results[0], LIMIT)
+            loss = tf.reduce_sum(layer(row[tf.newaxis], mask=mask[tf.newaxis]) ** 2)
+        return tape.gradient(loss, weights_of(layer))
+
+    examples = x, tf.constant(MASK)
+    if any(type(v) is tfl.FusedLSTM for v in layer._flatten_layers()):
+        return tf.vectorized_map(gradients, examples)
+    rows = [gradients(example) for example in zip(*examples, strict=True)]
+    return [tf.stack(row) for row in zip(*rows, strict=True)]
+
+
+def forward_products(layer, x):
+    """Of the output and of its gradient."""
+    with tf.autodiff.ForwardAccumulator(x, inputs(5, dtype="float64")) as accumulator:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x, mask=MASK)
+            loss = tf.reduce_sum(output**2)
+        gradient = tape.gradient(loss, x)
+    return accumulator.jvp(output), accumulator.jvp(gradient)
+
+
+def recomputed(layer, x):
+    function = tf.recompute_grad(lambda x: layer(x, mask=tf.constant(MASK)))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(function(x) ** 2)
+    return tape.gradient(loss, [x, *weights_of(layer)])
+
+
+@pytest.mark.parametrize("kind", ["bidirectional", "stack"])
+@pytest.mark.parametrize(
+    "derivatives", [jacobians, per_example, forward_products, recomputed], ids=lambda f: f.__name__
+)
+def test_derivatives_of_several_cells_in_one_op(derivatives, kind):
+    """What the tests above take of one layer, eagerly."""
+    stock, fused = layers_of(kind)
+    assert_close(derivatives(fused, X), derivatives(stock, X), LIMIT)
+    assert fused.fused_reason is None if kind == "stack" else not fused.forward_layer.apart_reason
