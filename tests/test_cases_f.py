@@ -154,16 +154,28 @@ def test_f1_function_names_what_is_wrong():
 @pytest.mark.parametrize("shape", [(70000, 1, 2), (1, 70000, 2)])
 def test_f5_long_and_wide(shape):
     _, layer = pair(return_sequences=True)
+
+    def with_gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x)
+            loss = tf.reduce_sum(output**2)
+        return output.numpy(), tape.gradient(loss, x).numpy()
+
     x = inputs(shape=shape)
-    output = layer(x).numpy()
-    assert np.all(np.isfinite(output))
+    output, gradient = with_gradient(x)
+    assert np.all(np.isfinite(output)) and np.all(np.isfinite(gradient))
     if shape[0] > 1:
         picked = [0, 65535, 65536, 69999]
-        assert_close(output[picked], layer(tf.gather(x, picked)))
+        few, few_gradient = with_gradient(tf.gather(x, picked))
+        assert_close(output[picked], few)
+        assert_close(gradient[picked], few_gradient, (1e-4, 1e-5))
     else:
         np.testing.assert_allclose(output[:, :20], layer(x[:, :20]), rtol=1e-5, atol=1e-6)
         tail = layer(x[:, -200:])  # an LSTM of small weights forgets its start
         np.testing.assert_allclose(output[:, -1], tail[:, -1], rtol=1e-3, atol=1e-4)
+        _, few_gradient = with_gradient(x[:, :300])  # and its gradient what is far ahead
+        np.testing.assert_allclose(gradient[:, :20], few_gradient[:, :20], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -194,13 +206,19 @@ def resident_bytes():
     return pages * 4096
 
 
-@pytest.mark.parametrize("train", [False, True])
-def test_f8_memory_does_not_grow(train):
+@pytest.mark.parametrize("how", ["call", "gradient", "predict", "train"])
+def test_f8_memory_does_not_grow(how):
     _, layer = pair((4, 5, 8), 32, return_sequences=True)
+    model = keras.Sequential([keras.Input((None, 8)), layer])
+    model.compile("sgd", "mse")
 
     def call(i):
         x = tf.zeros((4, 20 + i % 30, 8))
-        if not train:
+        if how == "predict":
+            return model.predict_on_batch(x)
+        if how == "train":
+            return model.train_on_batch(x, tf.ones((4, 20 + i % 30, 32)))
+        if how == "call":
             return layer(x)
         with tf.GradientTape() as tape:
             y = layer(x)

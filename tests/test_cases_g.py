@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import tensorflow as tf
 from processes import output_of, run_python
 
 import tf_fused_lstm as tfl
-from tf_fused_lstm import _loader
+from tf_fused_lstm import _loader, _xla
 
 BUILD_INFO = """
 VERSION = "0.1.0"
@@ -49,6 +51,35 @@ def test_g1_undefined_symbol_is_one_import_error(library_dir):
     path.write_bytes(content.replace(symbol, b"tfl_cpu_lstm_xorward\0"))
     message = import_error(library_dir)
     assert "undefined symbol" in message
+    assert f"this is TensorFlow {tf.__version__}" in message
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_g1_built_with_the_old_abi(library_dir, tmp_path):
+    """A library whose std::string is not TensorFlow's, with a record of the right version."""
+    source = tmp_path / "old.cc"
+    source.write_text("""
+#include <string>
+namespace tensorflow {
+class OpDefBuilder {
+ public:
+  explicit OpDefBuilder(std::string name);
+};
+}  // namespace tensorflow
+static tensorflow::OpDefBuilder builder("Old");
+""")
+    library = library_dir / _loader.LIBRARY_NAME
+    flags = tf.sysconfig.get_compile_flags() + tf.sysconfig.get_link_flags()
+    flags = [f for f in flags if "CXX11_ABI" not in f] + ["-D_GLIBCXX_USE_CXX11_ABI=0"]
+    command = ["g++", "-shared", "-fPIC", str(source), "-o", str(library), *flags]
+    subprocess.run(command, check=True, capture_output=True)
+    abi = tf.sysconfig.CXX11_ABI_FLAG
+    (library_dir / "_build_info.py").write_text(
+        BUILD_INFO.format(tf_version=tf.__version__, abi=abi)
+    )
+    message = import_error(library_dir)
+    assert "undefined symbol: _ZN10tensorflow12OpDefBuilderC1ESs" in message
+    assert f"built for TensorFlow {tf.__version__}" in message
     assert f"this is TensorFlow {tf.__version__}" in message
 
 
@@ -129,6 +160,23 @@ with tf.device("/GPU:0"):
         LD_LIBRARY_PATH=None,
     )
     assert printed == "CPU:0"
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="no readelf")
+def test_g5_the_op_library_needs_the_framework_alone():
+    """Neither TensorFlow's XLA compiler, which the XLA kernels' own library needs, nor CUDA."""
+
+    def needed(name):
+        path = Path(tfl.get_library_path()).parent / name
+        command = ["readelf", "--dynamic", "--wide", str(path)]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return set(re.findall(r"\(NEEDED\).*\[(.*)\]", lines))
+
+    ops, core, xla = map(needed, (_loader.LIBRARY_NAME, _xla.CORE_NAME, _xla.LIBRARY_NAME))
+    assert {n for n in ops if "tensorflow" in n} == {"libtensorflow_framework.so.2"}
+    assert not any("tensorflow" in n for n in core)
+    assert "libtensorflow_cc.so.2" in xla
+    assert not any("cuda" in n or "cublas" in n for n in ops | core | xla)
 
 
 def test_library_path_and_build_info():

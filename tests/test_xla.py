@@ -361,6 +361,16 @@ model.compile("sgd", "mse", jit_compile=True)
 assert model.jit_compile is False
 model.fit(np.ones((4, 5, 2)), np.ones((4, 4)), verbose=0)
 assert layer.fused_reason is None
+model.compile("sgd", "mse")
+assert model.jit_compile is False
+model.fit(np.ones((4, 5, 2)), np.ones((4, 4)), verbose=0)
+step = tf.function(lambda x, y: model.train_step((x, y))).get_concrete_function(
+    tf.ones((4, 5, 2)), tf.ones((4, 4))
+)
+types = [op.type for op in step.graph.get_operations()]
+assert types.count("FusedLSTM") == types.count("FusedLSTMGrad") == 1, types
+assert not {"While", "StatelessWhile"} & set(types)
+assert len([w for w in caught if "tf_fused_lstm" in str(w.message)]) == 1
 print(ours[0])
 """,
         TF_FUSED_LSTM_LIBRARY_DIR=str(tmp_path),
