@@ -243,7 +243,7 @@ def test_a16_dropout_is_drawn_as_keras_draws_it(dropouts, implementation, traini
 
 @pytest.mark.parametrize("argument", ["dropout", "recurrent_dropout"])
 def test_a16_what_users_count_on(argument):
-    """Said of the layer alone: resampled, constant over time, seeded, only in training, unbiased."""
+    """Resampled at each call, constant over time, seeded, only in training, of Keras's mean."""
     layer, twin = (
         tfl.FusedLSTM(4, return_sequences=True, seed=7, **{argument: 0.5}) for _ in range(2)
     )
@@ -257,7 +257,7 @@ def test_a16_what_users_count_on(argument):
     assert_close([twin(X, training=True), twin(X, training=True)], [first, second], (0, 0))
     assert_close([layer(X), layer(X, training=False), layer(X, training=None)], [plain] * 3, (0, 0))
 
-    # Of ones, i = o = m or 1 and f = 0, where m, 0 or 2, is what is dropped: it stays for all steps.
+    # Of ones, i = o = m or 1 and f = 0, where m, what is dropped, 0 or 2, is that of all steps.
     means = []
     for kind, seed in ((keras.layers.LSTM, 3), (tfl.FusedLSTM, 4)):
         linear = kind(

@@ -185,6 +185,58 @@ def test_weights_go_to_stock_and_back(tmp_path, file, case):
         assert_close(call(taken, X), call(given, X), limit)
 
 
+def two_directions(kind, **arguments):
+    """A compiled model of a Bidirectional and a layer."""
+    layer = keras.layers.Bidirectional(kind(4, return_sequences=True, **arguments))
+    model = keras.Sequential([keras.Input((5, 2)), layer, kind(3), keras.layers.Dense(1)])
+    randomise(model, seed=3 if kind is tfl.FusedLSTM else 4)
+    # Keras loads no .h5 file of a model compiled with "mse".
+    loss = keras.losses.MeanSquaredError()
+    model.compile(keras.optimizers.Adam(0.02), loss, jit_compile=False)
+    return model
+
+
+KINDS = (tfl.FusedLSTM, keras.layers.LSTM)
+
+
+def losses(model):
+    fit = model.fit(X, np.ones((3, 1)), epochs=2, shuffle=False, verbose=0)
+    return fit.history["loss"]
+
+
+@pytest.mark.parametrize("file", ["model.weights.h5", "model.keras", "model.h5", "checkpoint"])
+@pytest.mark.parametrize("source", KINDS, ids=lambda kind: kind.__module__)
+def test_bidirectional_weights_go_to_stock_and_back(tmp_path, source, file):
+    """A checkpoint's with the optimizer, so that training goes on alike."""
+    target = KINDS[source is tfl.FusedLSTM]
+    given, taken = two_directions(source), two_directions(target)
+    path = str(tmp_path / file)
+    if file == "checkpoint":
+        losses(given), losses(taken)  # so that the optimizers have their variables
+        path = tf.train.Checkpoint(model=given, optimizer=given.optimizer).save(path)
+        checkpoint = tf.train.Checkpoint(model=taken, optimizer=taken.optimizer)
+        checkpoint.restore(path).assert_existing_objects_matched()
+    else:
+        given.save_weights(path) if file == "model.weights.h5" else given.save(path)
+        taken.load_weights(path)
+    assert_close(taken(X), given(X))
+    if file == "checkpoint":
+        np.testing.assert_allclose(losses(taken), losses(given), rtol=1e-5)
+
+
+@pytest.mark.parametrize("file", ["model.keras", "model.h5"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
+def test_training_goes_on_from_a_file(tmp_path, kind, file):
+    """A stock model's file too, after replace_lstm: the optimizer's state is in it."""
+    model = two_directions(kind)
+    losses(model)
+    model.save(tmp_path / file)
+    loaded = tfl.replace_lstm(keras.models.load_model(tmp_path / file))
+    assert type(loaded.layers[1]) is tfl.FusedLSTM
+    assert loaded.optimizer.iterations == model.optimizer.iterations == 2
+    np.testing.assert_allclose(losses(loaded), losses(model), rtol=1e-5)
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_weights_of_an_export_go_to_stock_and_back(tmp_path, bidirectional):
     """An export's variables are those of the model, in its order."""

@@ -159,3 +159,24 @@ def test_weights_go_to_stock_and_back(tmp_path, file, case):
             given.save_weights(path) if file == "model.weights.h5" else given.save(path)
             taken.load_weights(path)
         assert_close(call(taken, X), call(given, X), limit)
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_weights_of_an_export_go_to_stock_and_back(tmp_path, step):
+    """An export's variables are those of the model, in its order."""
+
+    def model(kind, seed):
+        layer = tf_keras.layers.Bidirectional(kind(4, return_sequences=True))
+        made = tf_keras.Sequential([tf_keras.Input((5, 2)), layer, kind(3)])
+        randomise(made, seed)
+        return made
+
+    kinds = (tfl.FusedLSTM, tf_keras.layers.LSTM)
+    given, taken = (
+        model(kind, i) for i, kind in enumerate(kinds[:: 1 if source == "fused" else -1])
+    )
+    given.export(str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    taken.set_weights([v.numpy() for v in loaded.trainable_variables])
+    assert_close(taken(X), given(X))
+    assert_close(loaded.serve(X), given(X))
