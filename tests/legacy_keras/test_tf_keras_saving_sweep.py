@@ -172,9 +172,7 @@ def test_weights_of_an_export_go_to_stock_and_back(tmp_path, step):
         return made
 
     kinds = (tfl.FusedLSTM, tf_keras.layers.LSTM)
-    given, taken = (
-        model(kind, i) for i, kind in enumerate(kinds[:: 1 if source == "fused" else -1])
-    )
+    given, taken = (model(kind, i) for i, kind in enumerate(kinds[::step]))
     given.export(str(tmp_path))
     loaded = tf.saved_model.load(str(tmp_path))
     taken.set_weights([v.numpy() for v in loaded.trainable_variables])
