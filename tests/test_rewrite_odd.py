@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from stacks import random_cell
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.training import saver
 from test_rewrite import (
     BATCH,
     CLOSE,
@@ -178,3 +180,73 @@ def test_saved_model_with_cond_and_collections(rng, control_flow_v1, tmp_path):
         for v, want in zip(values, wanted, strict=True):
             for got, w in zip(session.run([y, h], {"x:0": v}), want, strict=True):
                 np.testing.assert_allclose(got, w, **CLOSE)
+
+
+class CudnnParameters(saver.BaseSaverBuilder.SaveableObject):
+    """As tf.contrib's CudnnLSTM saves its one variable: by layer and gate, through cuDNN's ops."""
+
+    def __init__(self, variable, problem):
+        self.variable = variable
+        self.sizes = {
+            "num_layers": problem.layers, "num_units": UNITS, "input_size": INPUTS,
+            "direction": problem.direction,
+        }  # fmt: skip
+        self.count = 8 * len(problem.cells)
+        parts = tf.raw_ops.CudnnRNNParamsToCanonical(
+            **self.sizes, params=variable, num_params=self.count
+        )
+        tensors = [*parts.weights, *parts.biases]
+        specs = [saver.BaseSaverBuilder.SaveSpec(t, "", f"lstm/{i}") for i, t in enumerate(tensors)]
+        super().__init__(variable, specs, "lstm/opaque_kernel")
+
+    def restore(self, restored_tensors, restored_shapes):
+        packed = tf.raw_ops.CudnnRNNCanonicalToParams(
+            **self.sizes, weights=restored_tensors[: self.count],
+            biases=restored_tensors[self.count :],
+        )  # fmt: skip
+        return V1.assign(self.variable, packed, validate_shape=False)
+
+
+@pytest.mark.parametrize("op", ["CudnnRNN", "CudnnRNNV2"])
+def test_saved_model_of_tensorflow_1s_cudnn_lstm(rng, op, tmp_path):
+    """It is restored, and runs, where there is no GPU."""
+    problem = Problem(rng, 2, 2)
+    problem.h[:] = problem.c[:] = 0
+    with tf.Graph().as_default() as graph:
+        x = V1.placeholder(tf.float32, [None, None, INPUTS], "x")
+        zeros = tf.zeros([len(problem.cells), tf.shape(x)[1], UNITS])
+        variable = V1.get_variable(
+            "lstm/opaque_kernel", [problem.blob().size], use_resource=False,
+            initializer=V1.zeros_initializer(),
+        )  # fmt: skip
+        y = rnn(problem, op, x, zeros, zeros, variable).output
+        saver_def = V1.train.Saver([CudnnParameters(variable, problem)]).as_saver_def()
+        meta_graph = V1.train.export_meta_graph(graph=graph, saver_def=saver_def)
+        signature = V1.saved_model.predict_signature_def({"x": x}, {"y": y})
+    meta_graph.meta_info_def.tags.append("serve")
+    meta_graph.signature_def["serving_default"].CopyFrom(signature)
+    (tmp_path / "in" / "variables").mkdir(parents=True)
+    saved_model = saved_model_pb2.SavedModel(saved_model_schema_version=1, meta_graphs=[meta_graph])
+    (tmp_path / "in" / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    tensors = [v for values in problem.canonical() for v in values]
+    names = [f"lstm/{i}" for i in range(len(tensors))]
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / "in" / "variables" / "variables"), tensor_names=names,
+        shape_and_slices=[""] * len(names), tensors=tensors,
+    )  # fmt: skip
+
+    entries = rewrite(tmp_path / "in", tmp_path / "out")
+    assert all(e.rewritten for e in entries)
+    assert {e.op for e in entries} == {
+        op, "CudnnRNNParamsToCanonical", "CudnnRNNCanonicalToParams"
+    }  # fmt: skip
+    given, _, _ = problem.feeds()
+    with tf.Graph().as_default(), V1.Session() as session:
+        V1.saved_model.load(session, ["serve"], str(tmp_path / "out"))
+        got = session.run(y.name, {"x:0": given})
+        types = op_counts(session.graph_def.node)
+    np.testing.assert_allclose(got, problem.wanted()[0], **CLOSE)
+    assert types["FusedLSTM"] == 1 and not any(name.startswith("Cudnn") for name in types)
+    loaded = tf.saved_model.load(str(tmp_path / "out"))
+    got = loaded.signatures["serving_default"](tf.constant(given))["y"]
+    np.testing.assert_allclose(got, problem.wanted()[0], **CLOSE)
