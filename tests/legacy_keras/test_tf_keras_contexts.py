@@ -127,6 +127,54 @@ def test_second_derivatives():
     assert_close(penalty(fused), penalty(stock), (1e-9, 1e-12))
 
 
+def jacobians(layer, x):
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        output = layer(x, mask=tf.constant(MASK))
+    return tape.batch_jacobian(output, x), tape.jacobian(output, layer.trainable_variables)
+
+
+def per_example(layer, x):
+    def gradients(row):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(layer(row[tf.newaxis]) ** 2)
+        return tape.gradient(loss, layer.trainable_variables)
+
+    return tf.vectorized_map(gradients, x)
+
+
+def forward_products(layer, x):
+    """Of the output and of its gradient."""
+    with tf.autodiff.ForwardAccumulator(x, inputs(5, dtype="float64")) as accumulator:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = layer(x, mask=tf.constant(MASK))
+            loss = tf.reduce_sum(output**2)
+        gradient = tape.gradient(loss, x)
+    return accumulator.jvp(output), accumulator.jvp(gradient)
+
+
+def recomputed_without_training(layer, x):
+    function = tf.recompute_grad(lambda x: layer(x, training=False))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(function(x) ** 2)
+    return tape.gradient(loss, [x, *layer.trainable_variables])
+
+
+@pytest.mark.parametrize(
+    "derivatives", [jacobians, per_example, forward_products, recomputed_without_training],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_other_derivatives(derivatives):
+    """Against tf_keras's layer unrolled: not unrolled it has no forward mode."""
+    stock, _ = pair(dtype="float64", unroll=True, recurrent_dropout=0.5)
+    _, fused = pair(dtype="float64", recurrent_dropout=0.5)
+    x = inputs(dtype="float64")
+    assert_close(derivatives(fused, x), derivatives(stock, x), (1e-9, 1e-12))
+    assert fused.fused_reason is None
+
+
 def test_copies():
     _, layer = pair(return_sequences=True)
     model = tf_keras.Sequential([tf_keras.Input((5, 2)), layer])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from graph_ops import op_types
 from keras_pairs import MASK, UNITS, assert_close, assert_same, inputs, pair, wrapped_pair
 
 import tf_fused_lstm as tfl
@@ -96,14 +97,50 @@ def test_dtypes(dtype):
     assert fused.fused_reason is None
 
 
-def test_global_policy_keeps_casts_away_from_the_op():
-    tf_keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    stock, fused = pair(return_sequences=True)
-    assert_same(stock, fused, inputs(dtype="bfloat16"), "bfloat16")
-    graph = tf.function(fused).get_concrete_function(inputs(dtype="bfloat16")).graph
-    types = [op.type for op in graph.get_operations()]
-    assert "FusedLSTM" in types
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("kind", ["layer", "bidirectional", "stack"])
+def test_global_policy_keeps_casts_away_from_the_op(kind, policy):
+    """Of variables and of their gradients."""
+    tf_keras.mixed_precision.set_global_policy(policy)
+    arguments = {"recurrent_initializer": "glorot_uniform"}
+    if kind == "stack":
+        layer = tfl.FusedLSTMStack([4, 3], bidirectional=True, **arguments)
+    else:
+        layer = tfl.FusedLSTM(4, return_sequences=True, **arguments)
+        layer = tf_keras.layers.Bidirectional(layer) if kind == "bidirectional" else layer
+    layer.build(X.shape)
+    weights = layer.trainable_variables
+    assert {w.dtype.name for w in weights} == {"float32" if "mixed" in policy else policy}
+
+    def train(x, mask):
+        with tf.GradientTape() as tape:
+            output = layer(x, mask=mask)
+        gradients = tape.gradient(output, weights)
+        assert [g.dtype for g in gradients] == [w.dtype for w in weights]
+        return output, gradients
+
+    types = op_types(train, tf.cast(X, policy.removeprefix("mixed_")), tf.constant(MASK))
+    assert types.count("FusedLSTM") == types.count("FusedLSTMGrad") == 1
     assert "Cast" not in types
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("go_backwards", [False, True])
+@pytest.mark.parametrize("arguments", [
+    {"unroll": True}, {"implementation": 0}, {"implementation": 1}, {"implementation": 2},
+    {"unroll": True, "implementation": 1},
+], ids=str)  # fmt: skip
+def test_arguments_of_tf_keras_alone(arguments, go_backwards, time_major):
+    """With a bias and without, where tf_keras takes other paths; the op runs."""
+    shape = (5, 3, 2) if time_major else (3, 5, 2)
+    for use_bias in (True, False):
+        stock, fused = pair(
+            shape, return_sequences=True, return_state=True, go_backwards=go_backwards,
+            time_major=time_major, use_bias=use_bias, **arguments,
+        )  # fmt: skip
+        x, mask = (swapped(X), swapped(MASK)) if time_major else (X, tf.constant(MASK))
+        assert_same(stock, fused, x, mask=mask)
+        assert fused.fused_reason is None
 
 
 def test_stateful():
