@@ -14,7 +14,7 @@ from processes import output_of
 from reference import MASKS, make_problem, relative_error
 
 import tf_fused_lstm as tfl
-from tf_fused_lstm import _xla
+from tf_fused_lstm import _loader, _xla
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -335,11 +335,74 @@ print(repr(tf.saved_model.load({str(tmp_path)!r})(tf.ones([3, 5, 2])).numpy().to
     assert_close(np.array(eval(printed)), wanted)
 
 
-def test_without_the_library_jit_still_works_and_says_so_once(tmp_path):
-    folder = Path(tfl.get_library_path()).parent
-    for path in folder.glob("*.so*"):
+MODULE = """
+import tensorflow as tf
+import tf_fused_lstm as tfl
+
+class Module(tf.Module):
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([2, 3, 4])])
+    def __call__(self, x):
+        return tfl.fused_lstm(x, 0.1 * tf.ones([4, 8]), tf.ones([2, 8])).output
+
+def is_loaded():
+    with open("/proc/self/maps") as file:
+        return "_tf_fused_lstm_xla.so" in file.read()
+"""
+
+
+def test_library_is_loaded_when_xla_needs_it(tmp_path):
+    """Not by importing the package, by calls, gradients and fit, nor by other compiled functions;
+    by a compiled SavedModel, even without the package."""
+    output_of(
+        MODULE
+        + f"""
+import keras, numpy as np
+model = keras.Sequential([keras.Input((3, 4)), keras.layers.Bidirectional(tfl.FusedLSTM(4))])
+model.compile("sgd", "mse")
+model.fit(np.ones((2, 3, 4)), np.ones((2, 8)), verbose=0)
+tf.function(lambda x: x + 1, jit_compile=True)(tf.ones(2))
+assert not is_loaded()
+module = Module()
+wanted = module(tf.ones([2, 3, 4]))
+assert is_loaded()
+np.save({str(tmp_path / "wanted.npy")!r}, wanted)
+tf.saved_model.save(module, {str(tmp_path / "saved")!r})
+"""
+    )
+    output_of(f"""
+import numpy as np, tensorflow as tf
+tf.load_op_library({tfl.get_library_path()!r})
+got = tf.saved_model.load({str(tmp_path / "saved")!r})(tf.ones([2, 3, 4]))
+np.testing.assert_array_equal(got, np.load({str(tmp_path / "wanted.npy")!r}))
+""")
+
+
+def without_the_library(folder):
+    for path in Path(tfl.get_library_path()).parent.glob("*.so*"):
         if path.name != _xla.LIBRARY_NAME:
-            shutil.copy(path, tmp_path)
+            shutil.copy(path, folder)
+    return str(folder)
+
+
+def test_compiled_saved_model_without_the_library_says_so(tmp_path):
+    """Once more when it is asked again; the process goes on."""
+    folder = without_the_library(tmp_path)
+    output_of(MODULE + f"tf.saved_model.save(Module(), {str(tmp_path / 'saved')!r})")
+    printed = output_of(f"""
+import tensorflow as tf
+tf.load_op_library({folder + "/" + _loader.LIBRARY_NAME!r})
+call = tf.saved_model.load({str(tmp_path / "saved")!r})
+for _ in range(2):
+    try:
+        call(tf.ones([2, 3, 4]))
+    except tf.errors.FailedPreconditionError as error:
+        print(error.message.splitlines()[0])
+""")
+    message = "FusedLSTM cannot run in a function compiled by XLA (jit_compile=True): "
+    assert printed.count(message + f"{folder}/{_xla.LIBRARY_NAME}: cannot open") == 2
+
+
+def test_without_the_library_jit_still_works_and_says_so_once(tmp_path):
     printed = output_of(
         """
 import warnings
@@ -373,7 +436,7 @@ assert not {"While", "StatelessWhile"} & set(types)
 assert len([w for w in caught if "tf_fused_lstm" in str(w.message)]) == 1
 print(ours[0])
 """,
-        TF_FUSED_LSTM_LIBRARY_DIR=str(tmp_path),
+        TF_FUSED_LSTM_LIBRARY_DIR=without_the_library(tmp_path),
     )
     assert "jit_compile=True" in printed
     assert _xla.LIBRARY_NAME in printed

@@ -10,17 +10,18 @@ TensorFlow, and registers the gradients, so that SavedModels that hold the op lo
 layers are of the Keras that `tf.keras` is: Keras 3, or tf_keras (TF_USE_LEGACY_KERAS=1).
 """
 
-from tf_fused_lstm._loader import BuildInfo, build_info, get_library_path
+from tf_fused_lstm._loader import BuildInfo, build_info, get_library_path, raw_ops
 from tf_fused_lstm._version import __version__
 
 # isort: split
-from tf_fused_lstm import _xla, convert
+from tf_fused_lstm import convert
 from tf_fused_lstm import gradients as _gradients  # noqa: F401  (registers them)
 from tf_fused_lstm.convert.replace import LSTMReport, replace_lstm, restore_lstm
 from tf_fused_lstm.layers import FusedLSTM, FusedLSTMStack
 from tf_fused_lstm.ops import FusedLSTMOutput, fused_lstm
 
-_xla.load_error()
+raw_ops()
+del raw_ops
 
 __all__ = [
     "BuildInfo",

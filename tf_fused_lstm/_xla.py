@@ -1,4 +1,9 @@
-"""Loads the ops' XLA kernels, a library of its own, since it needs TensorFlow's XLA compiler."""
+"""Whether the ops' XLA kernels can be had: they are in a library of their own, since they need
+TensorFlow's XLA compiler.
+
+The op library loads it when XLA first asks for one of them, in a function of a SavedModel too. This
+module does so before that, while functions are traced, to say why where it cannot be.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +23,7 @@ CORE_NAME = "libtf_fused_lstm_core.so"
 
 @functools.cache
 def load_error() -> str | None:
-    """Loads the library at the first call; says why it could not be, or None.
-
-    The package calls it when it is imported (less than a millisecond), so that a SavedModel's
-    compiled functions find the kernels.
-    """
+    """Loads the library at the first call; says why it could not be, or None."""
     if _loader.raw_ops() is None:
         return "the op library is not loaded"
     folder = Path(_loader.get_library_path()).parent

@@ -2,16 +2,17 @@
 // core. Sizes are known while compiling, so reserve and workspace are results of the call.
 #include <algorithm>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/core_device.h"
 #include "cc/kernels/lstm_call.h"
+#include "cc/kernels/xla_on_demand.h"
 #include "cc/xla/lstm_attributes.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
-#include "tensorflow/core/framework/kernel_def_builder.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/layout_util.h"
@@ -223,24 +224,13 @@ class FusedLSTMGradXlaKernel : public LstmXlaKernel {
   }
 };
 
-// Straight into the table of kernels: XLA copies its own registry there at its first compilation
-// in a process, and a library loaded later would be left out.
-template <typename Kernel>
-void Register(const char* op, const char* device) {
-  new tensorflow::kernel_factory::OpKernelRegistrar(
-      tensorflow::KernelDefBuilder(op).Device(device).Build(), op,
-      [](OpKernelConstruction* ctx) -> tensorflow::OpKernel* { return new Kernel(ctx); });
-}
-
-// A core without CUDA code offers nothing to XLA's GPU backend.
-[[maybe_unused]] const bool registered = [] {
-  for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT}) {
-    if (device == tensorflow::DEVICE_GPU_XLA_JIT && tfl_built_with_cuda() == 0) continue;
-    Register<FusedLSTMXlaKernel>("FusedLSTM", device);
-    Register<FusedLSTMGradXlaKernel>("FusedLSTMGrad", device);
-  }
-  return true;
-}();
-
 }  // namespace
 }  // namespace tf_fused_lstm
+
+extern "C" __attribute__((visibility("default"))) tensorflow::OpKernel*
+tf_fused_lstm_make_xla_kernel(tensorflow::OpKernelConstruction* ctx) {
+  if (ctx->def().op() == "FusedLSTM") return new tf_fused_lstm::FusedLSTMXlaKernel(ctx);
+  return new tf_fused_lstm::FusedLSTMGradXlaKernel(ctx);
+}
+static_assert(
+    std::is_same_v<decltype(tf_fused_lstm_make_xla_kernel), tf_fused_lstm::MakeXlaKernel>);
