@@ -149,6 +149,54 @@ def test_training_goes_on(rng):
         np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
 
 
+class Ones:
+    """No Keras initializer, which no configuration can hold."""
+
+    def __call__(self, shape, dtype=None):
+        return tf.ones(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"kernel_initializer": Ones()},
+        {"recurrent_initializer": lambda shape, dtype=None: tf.ones(shape, dtype) / 8},
+        {"kernel_regularizer": lambda w: tf.reduce_sum(w**2)},
+        {"bias_constraint": lambda w: tf.abs(w) + 0},
+        {"activity_regularizer": lambda y: tf.reduce_sum(y**2)},
+    ],
+)
+def test_functions_of_the_user_stay(rng, arguments):
+    """Of which Keras could not make a layer again from its configuration."""
+    x = rng.standard_normal((2, STEPS, INPUTS)).astype(np.float32)
+    model = keras.Sequential([keras.Input((STEPS, INPUTS)), LSTM(4, name="lstm", **arguments)])
+    wanted, losses = model(x), model.losses
+    attributes = vars(model.layers[0]).keys()
+    tfl.replace_lstm(model)
+    assert type(model.layers[0]) is tfl.FusedLSTM
+    assert_close(model(x), wanted)
+    assert_close(model.losses, losses)
+    for name, value in arguments.items():
+        assert getattr(model.layers[0], name) is value
+    tfl.restore_lstm(model)
+    assert vars(model.layers[0]).keys() == attributes
+    assert_close(model(x), wanted)
+
+
+@pytest.mark.parametrize("supports_jit", [False, True])
+def test_own_supports_jit_and_cell_stay(supports_jit):
+    layer = LSTM(4)
+    layer.supports_jit = supports_jit
+    tfl.restore_lstm(tfl.replace_lstm(layer))
+    assert layer.supports_jit is supports_jit
+    layer.cell = keras.layers.GRUCell(4)
+    attributes = dict(vars(layer))
+    with pytest.warns(UserWarning, match="the cell is a GRUCell"):
+        tfl.replace_lstm(layer)
+    assert type(layer) is LSTM
+    assert vars(layer).items() >= attributes.items()
+
+
 class MyLSTM(LSTM):
     pass
 

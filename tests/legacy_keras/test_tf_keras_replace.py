@@ -280,6 +280,19 @@ def test_stateful_cudnn_lstm_with_states_of_its_own_is_left():
     assert type(layer) is V1.CuDNNLSTM
 
 
+def test_cudnn_lstm_with_functions_of_the_user():
+    layer = V1.CuDNNLSTM(
+        4,
+        kernel_initializer=lambda shape, dtype=None, **_: tf.ones(shape, dtype) / 8,
+        recurrent_regularizer=lambda w: tf.reduce_sum(w**2),
+    )
+    layer.build((None, None, 2))
+    tfl.replace_lstm(layer)
+    assert type(layer) is tfl.FusedLSTM
+    (loss,) = layer.losses
+    np.testing.assert_allclose(loss, np.sum(layer.get_weights()[1] ** 2), rtol=1e-5)
+
+
 def test_version_1_lstm():
     layer = V1.LSTM(4, recurrent_activation="sigmoid", return_sequences=True)
     layer.build((None, 5, 2))

@@ -140,27 +140,24 @@ def _switch(layer: Any, target: Any) -> str | None:
     object can change its class. A new object would have to be put wherever the old one is held:
     attributes, lists, other layers' nodes, optimizers.
     """
-    wanted = target.from_config(_config_for(layer, target))
-    if isinstance(wanted, FusedLSTM):
-        if hasattr(layer, "use_cudnn"):  # Keras 3; it is no part of the configuration
-            wanted.use_cudnn = layer.use_cudnn
-        if wanted.fused_reason is not None:
-            return wanted.fused_reason
-    had = type(layer).from_config(layer.get_config())
-    for name in vars(had).keys() - vars(wanted).keys():
-        object.__delattr__(layer, name)
+    # Of any configuration: the classes have other attributes, and that of the layer may hold
+    # functions, of which Keras makes no layer again.
+    had, wanted = (vars(kind(1, name=layer.name)) for kind in (type(layer), target))
+    before, source = dict(vars(layer)), type(layer)
+    new = {name: value for name, value in wanted.items() if name not in had}
+    for old, name in (("supports_jit", "_supports_jit"), ("_supports_jit", "supports_jit")):
+        if name in new:
+            new[name] = before[old]
     layer.__class__ = target
-    for name, value in vars(wanted).items():
-        if name not in vars(had):
-            object.__setattr__(layer, name, value)
-    return None
-
-
-def _config_for(layer: Any, target: type) -> dict[str, Any]:
-    config = layer.get_config()
-    if not issubclass(target, FusedLSTM):
-        config.pop("use_fused", None)
-    return config
+    for name in had.keys() - wanted.keys():
+        del vars(layer)[name]
+    vars(layer).update(new)
+    reason = layer._configuration_reason() if isinstance(layer, FusedLSTM) else None
+    if reason is not None:
+        layer.__class__ = source
+        vars(layer).clear()
+        vars(layer).update(before)
+    return reason
 
 
 def _forget(model: Any) -> None:

@@ -84,7 +84,11 @@ def _rebuild(layer: Any, convert: Callable[[Any], LSTMWeights]) -> str | None:
 
     The object stays: it is held by models' attributes, lists and nodes.
     """
-    new = FusedLSTM.from_config(layer.get_config())
+    config = layer.get_config()
+    for name in config:  # the objects themselves, which may be functions
+        if name.endswith(("_initializer", "_regularizer", "_constraint")):
+            config[name] = getattr(layer, name)
+    new = FusedLSTM.from_config(config)
     if new.fused_reason is not None:
         return new.fused_reason
     if layer.built:

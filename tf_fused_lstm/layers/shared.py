@@ -106,6 +106,8 @@ class LSTMOnOp(_StockLSTM):
             function = getattr(cell, argument)
             if activations.name_of(function) is None:
                 name = getattr(function, "__name__", repr(function))
+                if name in activations.NAMES:
+                    return f"{argument} is another {name} than the op's"
                 return f"{argument}={name} is not one of {', '.join(activations.NAMES)}"
         if not known or not (variable_dtype == dtype or (narrow and variable_dtype == "float32")):
             return f"the op has no kernel for {dtype} with {variable_dtype} variables"
