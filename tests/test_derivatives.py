@@ -221,6 +221,54 @@ def test_a13_jacobians(kind, pfor, in_graph):
 
 
 @pytest.mark.parametrize("in_graph", [False, True])
+def test_a13_hessian_by_jacobian(in_graph):
+    """Many second derivatives at once, of x and of a weight, with pfor."""
+
+    def hessian(layer, x):
+        kernel = layer.cell.recurrent_kernel.value
+        with tf.GradientTape(persistent=True) as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = tf.reduce_sum(layer(x, mask=MASK) ** 3)
+            gradient, of_kernel = inner.gradient(y, [x, kernel])
+        return outer.batch_jacobian(gradient, x), outer.jacobian(of_kernel, x)
+
+    layers = float64_pair(return_sequences=True, go_backwards=True)
+    both(hessian, *layers, in_graph=in_graph)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a13_hessian_of_a_stack(in_graph):
+    """The op itself, of two layers in both directions, against differences of its gradient."""
+    rng = np.random.default_rng(3)
+    shapes = [(2, 12), (2, 12), (6, 8), (6, 8)]
+    kernels = [tf.constant(rng.standard_normal(s)) for s in shapes]
+    recurrent = [tf.constant(rng.standard_normal((s[1] // 4, s[1]))) for s in shapes]
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tfl.fused_lstm(x, kernels, recurrent, bidirectional=True, mask=MASK).output
+            y = tf.reduce_sum(y**3)
+        return tape.gradient(y, x)
+
+    def hessian(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            first = gradient(x)
+        return tape.jacobian(first, x)
+
+    got = (tf.function(hessian) if in_graph else hessian)(X)
+    direction = rng.standard_normal(X.shape)
+    step = 1e-5
+    wanted = (gradient(X + step * direction) - gradient(X - step * direction)) / (2 * step)
+    np.testing.assert_allclose(
+        np.tensordot(got, direction, 3), wanted, rtol=1e-6, atol=1e-8 * np.abs(wanted).max()
+    )
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
 def test_a13_per_example_gradients(in_graph):
     mask = tf.constant(MASK)
 

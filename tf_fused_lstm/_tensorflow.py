@@ -5,8 +5,10 @@ Each degrades to a correct, slower answer if a release moves it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -36,6 +38,13 @@ try:
     from tensorflow.python.autograph.impl import api as _autograph
 except ImportError:
     _autograph = None
+
+try:
+    from tensorflow.python.ops.parallel_for import control_flow_ops as _parallel_for
+
+    _PFOR = _parallel_for._pfor_impl.__code__
+except (ImportError, AttributeError):
+    _PFOR = None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -108,6 +117,16 @@ def record(
     which would also copy the outputs.
     """
     _record.record_operation(name, list(outputs), list(inputs), backward)
+
+
+def in_pfor() -> bool:
+    """Whether ops are being made that a Jacobian, or tf.vectorized_map, runs for many vectors at
+    once.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _PFOR:
+        frame = frame.f_back
+    return frame is not None
 
 
 def in_xla_context() -> bool:

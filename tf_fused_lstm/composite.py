@@ -96,11 +96,17 @@ def _swap_batch_and_steps(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def lstm(
-    inputs: Inputs, attributes: Attributes
+    inputs: Inputs, attributes: Attributes, unroll: bool = False
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
     """Runs the LSTM of cc/ops/fused_lstm_ops.cc; returns (output, final_h, final_c).
 
     Half and bfloat16 inputs are computed in float32.
+
+    Args:
+        inputs: The op's.
+        attributes: The op's.
+        unroll: Without a loop where the number of steps is known: of one TensorFlow makes no second
+            derivative for many vectors at once.
     """
     dtype = inputs.x.dtype
     wide = tf.float32 if dtype.size == 2 else dtype
@@ -119,7 +125,7 @@ def lstm(
         for index in range(first, first + directions):
             cell = _Cell.of(inputs, index, wide)
             backwards = attributes.go_backwards or index > first
-            sequence, last, h, c = _run_cell(cell, x, mask, backwards, attributes)
+            sequence, last, h, c = _run_cell(cell, x, mask, backwards, attributes, unroll)
             sequences.append(tf.reverse(sequence, [0]) if index > first else sequence)
             lasts.append(last)
             final_h.append(tf.cast(h, dtype))
@@ -165,7 +171,12 @@ def _by_step(tensor: tf.Tensor) -> tf.TensorArray:
 
 
 def _run_cell(
-    cell: _Cell, x: tf.Tensor, mask: tf.Tensor | None, backwards: bool, attributes: Attributes
+    cell: _Cell,
+    x: tf.Tensor,
+    mask: tf.Tensor | None,
+    backwards: bool,
+    attributes: Attributes,
+    unroll: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """A cell over time-major x: (outputs in processing order, the last one, h, c)."""
     if backwards:
@@ -183,6 +194,29 @@ def _run_cell(
 
     activation = function_of(attributes.activation)
     recurrent_activation = function_of(attributes.recurrent_activation)
+
+    def step(
+        z: tf.Tensor, valid: tf.Tensor | None, h: tf.Tensor, c: tf.Tensor, output: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        gates = z + _gated_product(h, recurrent_kernel, factors)
+        i, f, g, o = tf.split(gates, 4, axis=-1)
+        new_c = recurrent_activation(f) * c + recurrent_activation(i) * activation(g)
+        new_h = recurrent_activation(o) * activation(new_c)
+        if valid is None:
+            return new_h, new_c, new_h
+        valid = valid[:, tf.newaxis]
+        skipped = zeros if attributes.zero_output_for_mask else output
+        return (
+            tf.where(valid, new_h, h), tf.where(valid, new_c, c), tf.where(valid, new_h, skipped)
+        )  # fmt: skip
+
+    if unroll and z.shape[0]:
+        output, sequence = zeros, []
+        for t in range(z.shape[0]):
+            h, c, output = step(z[t], None if mask is None else mask[t], h, c, output)
+            sequence.append(output)
+        return tf.stack(sequence), output, h, c
+
     steps = tf.shape(z)[0]
     z_steps = _by_step(z)
     mask_steps = None if mask is None else _by_step(mask)
@@ -192,25 +226,16 @@ def _run_cell(
     )
     outputs = outputs.write(0, zeros)
 
-    def step(
+    def body(
         t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, output: tf.Tensor, outputs: tf.TensorArray
     ) -> tuple[tf.Tensor | tf.TensorArray, ...]:
-        gates = z_steps.read(t) + _gated_product(h, recurrent_kernel, factors)
-        i, f, g, o = tf.split(gates, 4, axis=-1)
-        new_c = recurrent_activation(f) * c + recurrent_activation(i) * activation(g)
-        new_h = recurrent_activation(o) * activation(new_c)
-        if mask_steps is None:
-            h, c, output = new_h, new_c, new_h
-        else:
-            valid = mask_steps.read(t)[:, tf.newaxis]
-            skipped = zeros if attributes.zero_output_for_mask else output
-            h, c = tf.where(valid, new_h, h), tf.where(valid, new_c, c)
-            output = tf.where(valid, new_h, skipped)
+        valid = None if mask_steps is None else mask_steps.read(t)
+        h, c, output = step(z_steps.read(t), valid, h, c, output)
         return t + 1, h, c, output, outputs.write(t + 1, output)
 
     _, h, c, last, outputs = tf.while_loop(
         lambda t, *_: t < steps,
-        step,
+        body,
         (tf.constant(0), h, c, zeros, outputs),
         # XLA keeps what the gradient needs in an array of so many steps, which none may lack.
         maximum_iterations=z.shape[0] or tf.maximum(steps, 1),
@@ -219,7 +244,10 @@ def _run_cell(
 
 
 def gradient(
-    inputs: Inputs, attributes: Attributes, grad_outputs: Sequence[tf.Tensor]
+    inputs: Inputs,
+    attributes: Attributes,
+    grad_outputs: Sequence[tf.Tensor],
+    unroll: bool = False,
 ) -> list[tf.Tensor]:
     """The gradients of the loss with respect to `inputs.differentiable()`.
 
@@ -228,11 +256,12 @@ def gradient(
         attributes: Likewise.
         grad_outputs: The gradients of the loss with respect to output, to final_h of every cell
             and to final_c of every cell.
+        unroll: As in `lstm`.
     """
     sources = inputs.differentiable()
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)
-        output, final_h, final_c = lstm(inputs, attributes)
+        output, final_h, final_c = lstm(inputs, attributes, unroll)
         outputs = [output, *final_h, *final_c]
     return tape.gradient(
         outputs, sources, output_gradients=list(grad_outputs), unconnected_gradients="zero"

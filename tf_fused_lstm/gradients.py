@@ -136,7 +136,9 @@ def _second_order(
 ) -> list[tf.Tensor]:
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(sources)
-        first_order = composite.gradient(inputs, attributes, grad_outputs)
+        first_order = composite.gradient(
+            inputs, attributes, grad_outputs, unroll=_tensorflow.in_pfor()
+        )
     return tape.gradient(
         first_order, sources, output_gradients=weights, unconnected_gradients="zero"
     )
