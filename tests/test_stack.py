@@ -77,13 +77,15 @@ def test_go_backwards(masked):
     assert stack.fused_reason is None
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "mixed_float16",
+                                   "mixed_bfloat16"])  # fmt: skip
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_types(bidirectional, dtype):
+    compute = dtype.removeprefix("mixed_")
     chain, stack = stack_and_chain(
         bidirectional, True, dtype=dtype, recurrent_initializer="glorot_uniform"
     )
-    assert_equal(chain, stack, inputs(dtype=dtype), dtype)
+    assert_equal(chain, stack, inputs(dtype=compute), compute)
     assert stack.fused_reason is None
 
 
@@ -121,10 +123,21 @@ def test_states_and_fallback(bidirectional, fused):
         stack.build((3, 5, 2))
     randomise(layers)
     op.set_weights(layers.get_weights())
-    wanted = layers(X, initial_state=states, mask=tf.constant(MASK))
-    got = op(X, initial_state=states, mask=tf.constant(MASK))
+
+    def with_gradients(stack):
+        """Of every output, by x, the states and the weights."""
+        with tf.GradientTape() as tape:
+            tape.watch([X, *states])
+            outputs = stack(X, initial_state=states, mask=tf.constant(MASK))
+            loss = tf.add_n([tf.reduce_sum(v * inputs(i, v.shape)) for i, v in enumerate(outputs)])
+        weights = [v.value for v in stack.trainable_variables]
+        return outputs, tape.gradient(loss, [X, *states, *weights])
+
+    (got, got_grads), (wanted, wanted_grads) = with_gradients(op), with_gradients(layers)
     assert len(got) == 1 + 2 * len(cells)
     assert_close(got, wanted)
+    assert_close(got_grads, wanted_grads, LIMITS["float32"][1])
+    assert all(np.any(g) for g in got_grads)
     assert op.fused_reason is None
     assert "use_fused=False" in layers.fused_reason
     assert [tuple(v.shape) for v in got] == list(op.compute_output_shape((3, 5, 2)))
