@@ -99,6 +99,39 @@ def test_e9_on_one_core(calls_and_results, threads):
     assert output_of(ON_ONE_CORE.format(threads=threads, path=calls_and_results)) == "1"
 
 
+MORE_THREADS_THAN_CORES = """
+import os, pathlib, re
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(8)
+import tf_fused_lstm as tfl
+
+x, kernel, recurrent_kernel = (0.1 * tf.ones(s) for s in ([1, 200, 64], [64, 1024], [256, 1024]))
+
+def call(x):
+    return tfl.fused_lstm(x, kernel, recurrent_kernel).output
+
+def ticks():
+    stats = (p.read_text() for p in pathlib.Path("/proc/self/task").glob("*/stat"))
+    return {s.split()[0]: sum(map(int, s.rpartition(")")[2].split()[11:13])) for s in stats}
+
+call(x)
+before = ticks()
+while sum(ticks().values()) < sum(before.values()) + 100:
+    call(x)
+used = [n - before.get(thread, 0) for thread, n in ticks().items()]
+print(sum(10 * n > sum(used) for n in used))
+hlo = tf.function(call, jit_compile=True).experimental_get_compiler_ir(x)(stage="hlo")
+print(*re.findall("num_threads = ([0-9]+)", hlo))
+"""
+
+
+def test_e2_no_more_threads_work_than_there_are_cores():
+    """At one row, where they would wait for each other at every step, 8 threads on one core are no
+    slower than one: of them only one runs, in XLA too."""
+    assert output_of(MORE_THREADS_THAN_CORES).split() == ["1", "1"]
+
+
 @pytest.mark.parametrize("train", [False, True])
 def test_e1_an_eager_call_is_one_op(train):
     """And one for its gradient, however many the steps, but for the reading of three weights."""

@@ -1,5 +1,8 @@
 #include "cc/kernels/device.h"
 
+#include <algorithm>
+
+#include "tensorflow/core/platform/cpu_info.h"
 #include "xla/stream_executor/stream.h"
 #include "xla/stream_executor/stream_executor.h"
 
@@ -10,9 +13,11 @@ void Schedule(void* pool, void (*fn)(void* arg), void* arg) {
   static_cast<tensorflow::thread::ThreadPool*>(pool)->Schedule([fn, arg] { fn(arg); });
 }
 
+// More threads than cores would wait for each other at every step.
 tfl_cpu_runtime CpuRuntime(tensorflow::OpKernelContext* ctx) {
   const auto* threads = ctx->device()->tensorflow_cpu_worker_threads();
-  return {threads->num_threads, &Schedule, threads->workers};
+  const int cores = std::max(tensorflow::port::NumSchedulableCPUs(), 1);
+  return {std::min(threads->num_threads, cores), &Schedule, threads->workers};
 }
 
 tfl_cuda_runtime CudaRuntime(tensorflow::OpKernelContext* ctx) {
