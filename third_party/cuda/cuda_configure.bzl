@@ -1,8 +1,9 @@
 """Finds nvcc: $CUDA_HOME/bin, then PATH, then /usr/local/cuda. Without one the build is CPU-only.
 
 TFL_CUDA=0 builds without CUDA although there is an nvcc. TFL_CUDA_ARCHITECTURES, comma-separated
-("80,90"), replaces the default: what the compiler can do of 60 to 90. The last one is also kept as
-PTX, for newer devices. Sources below a folder sm90/ are always compiled for sm_90a alone.
+in any order ("80,90"), replaces the default: what the compiler can do of 60 to 90. The newest one
+is also kept as PTX, for newer devices. Sources below a folder sm90/ are always compiled for sm_90a
+alone.
 
 @local_config_cuda has
   //:cudart_static  the CUDA runtime, static, with its headers
@@ -75,16 +76,19 @@ def _version(ctx, nvcc):
             return word[1:]
     fail("cannot read the version of %s" % nvcc)
 
+def _number(architecture):
+    return int(architecture.rstrip("af"))
+
 def _architectures(ctx, nvcc):
     supported = [line[len("sm_"):].strip() for line in _run(ctx, [nvcc, "--list-gpu-code"]).split("\n")]
     wanted = ctx.os.environ.get("TFL_CUDA_ARCHITECTURES", "")
     if not wanted:
         return [a for a in _ARCHITECTURES if a in supported]
-    wanted = [a.strip() for a in wanted.split(",") if a.strip()]
+    wanted = {a.strip(): None for a in wanted.split(",") if a.strip()}
     for a in wanted:
         if a not in supported:
             fail("TFL_CUDA_ARCHITECTURES names %s; this nvcc knows %s." % (a, ", ".join(supported)))
-    return wanted
+    return sorted(wanted, key = _number)
 
 def _cuda_configure_impl(ctx):
     nvcc = _find_nvcc(ctx)
