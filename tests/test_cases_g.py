@@ -5,11 +5,13 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from processes import output_of, run_python
+from processes import ROOT, output_of, run_python
 
 import tf_fused_lstm as tfl
 from tf_fused_lstm import _loader, _xla
@@ -145,6 +147,55 @@ def test_g4_missing_library(tmp_path):
 def test_g4_broken_library(library_dir):
     (library_dir / "libtf_fused_lstm_core.so").unlink()
     assert "libtf_fused_lstm_core.so" in import_error(library_dir)
+
+
+def wheels():
+    """The one of this build; or what `make wheel` made, if it did."""
+    return [path for folder in ("wheel", "dist") for path in (ROOT / folder).glob("*.whl")]
+
+
+@pytest.mark.skipif(not wheels(), reason="no wheel")
+def test_g4_wheel_holds_all_that_runs(tmp_path):
+    """The libraries and every module, as installed, from wherever it is imported."""
+    with zipfile.ZipFile(wheels()[0]) as archive:
+        archive.extractall(tmp_path)
+    modules = {str(p.relative_to(ROOT)) for p in (ROOT / "tf_fused_lstm").rglob("*.py")}
+    assert not {name for name in modules if not (tmp_path / name).is_file()}
+    printed = output_of(
+        f"""
+import sys
+sys.path[0] = {str(tmp_path)!r}  # and not the source tree
+import tensorflow as tf, tf_fused_lstm as tfl
+x = tf.ones((3, 5, 2))
+assert tfl.FusedLSTM(4)(x).shape == tf.function(tfl.FusedLSTM(4), jit_compile=True)(x).shape
+assert tfl.build_info().version == tfl.__version__ and tfl.build_info().tf_version
+print(tfl.get_library_path())
+""",
+        TF_FUSED_LSTM_LIBRARY_DIR=None,
+    )
+    assert printed == str(tmp_path / "tf_fused_lstm" / _loader.LIBRARY_NAME)
+
+
+BACKEND = ROOT / "tools" / "wheel" / "backend.py"
+
+
+@pytest.mark.skipif(not BACKEND.is_file(), reason="no source tree")
+def test_g4_building_needs_tensorflow_and_says_so():
+    """pip brings what pyproject.toml names; without isolation the message says what is missing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    minor = ".".join(tf.__version__.split(".")[:2])
+    assert f"tensorflow-cpu=={minor}.*" in project["build-system"]["requires"]
+    result = run_python(f"""
+import importlib.util, sys
+sys.path.insert(0, {str(BACKEND.parent)!r})
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: name != "tensorflow" and found(name, *rest) or None
+import backend
+backend.build_wheel(".")
+""")
+    assert result.returncode == 1
+    assert "building needs TensorFlow" in result.stderr
+    assert f"pip install 'tensorflow-cpu=={minor}.*'" in result.stderr
 
 
 def test_g5_cpu_only_machine():
