@@ -150,8 +150,8 @@ def test_g4_broken_library(library_dir):
 
 
 def wheels():
-    """The one of this build; or what `make wheel` made, if it did."""
-    return [path for folder in ("wheel", "dist") for path in (ROOT / folder).glob("*.whl")]
+    """The one of this build, where Bazel runs; or what `make wheel` made, if it did."""
+    return [path for folder in (Path("wheel"), ROOT / "dist") for path in folder.glob("*.whl")]
 
 
 @pytest.mark.skipif(not wheels(), reason="no wheel")

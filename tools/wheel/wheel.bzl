@@ -43,7 +43,7 @@ def _wheel_impl(ctx):
         mnemonic = "Wheel",
         outputs = [output],
     )
-    return [DefaultInfo(files = depset([output]))]
+    return [DefaultInfo(files = depset([output]), runfiles = ctx.runfiles(files = [output]))]
 
 wheel = rule(
     doc = "Packs files, at their paths from the workspace's root, into a folder with one wheel.",
