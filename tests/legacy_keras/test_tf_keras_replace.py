@@ -248,8 +248,11 @@ def test_nothing_is_left_of_the_layer_that_was_built_for_it():
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (lambda: LSTM(3, recurrent_activation="hard_sigmoid"), "recurrent_activation=hard_sigmoid"),
-        (lambda: V1.LSTM(3), "recurrent_activation=hard_sigmoid"),
+        (
+            lambda: LSTM(3, recurrent_activation="hard_sigmoid"),
+            "recurrent_activation is another hard_sigmoid",
+        ),
+        (lambda: V1.LSTM(3), "recurrent_activation is another hard_sigmoid"),
         (lambda: V1.LSTM(3, recurrent_activation="sigmoid", dropout=0.1), "same at every step"),
         (lambda: V1.CuDNNLSTM(3, bias_regularizer="l2"), "both biases"),
         (lambda: V1.CuDNNLSTM(3, go_backwards=True, time_major=True), "reverses the batch"),
