@@ -221,6 +221,8 @@ def test_b9_reasons_and_strict_mode():
         tfl.FusedLSTM(4, activation="selu", use_fused=True)
     strict = tfl.FusedLSTM(4, recurrent_dropout=0.5, use_fused=True)
     assert strict(X, training=True).shape == (3, 4)
+    with pytest.raises(ValueError, match="the input is string"):
+        strict(tf.fill((3, 5, 2), "a"))
     with pytest.raises(ValueError, match="the input is float64"):
         tfl.FusedLSTM(4, use_fused=True, autocast=False)(tf.cast(X, tf.float64))
     for use_fused in ("yes", 1, None):

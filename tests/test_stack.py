@@ -210,8 +210,14 @@ def test_restored_to_stock_layers_it_runs_them():
 def test_bad_arguments():
     with pytest.raises(ValueError, match="units must be"):
         tfl.FusedLSTMStack(3)
-    with pytest.raises(ValueError, match="units must be"):
-        tfl.FusedLSTMStack([])
+    for units in ([], "34", [3.5], [3, "4"], [[3]]):
+        with pytest.raises(ValueError, match="units must be"):
+            tfl.FusedLSTMStack(units)
+    for layers in (["lstm"], [None]):
+        with pytest.raises(
+            ValueError, match=r"layers must be keras.layers.LSTM, .*got (lstm|None)"
+        ):
+            tfl.FusedLSTMStack.from_layers(layers)
     with pytest.raises(ValueError, match="go_backwards must be False"):
         tfl.FusedLSTMStack([3], bidirectional=True, go_backwards=True)
     with pytest.raises(ValueError, match="got none"):

@@ -122,7 +122,8 @@ class LSTMOnOp(_StockLSTM):
             return "XLA compiles the calling function (jit_compile=True), without its kernels"
         if dtype.is_floating and dtype.name != self.compute_dtype:
             return f"the input is {dtype.name}, the layer computes in {self.compute_dtype}"
-        if not dtype.is_floating and (self.dropout or dtype.is_complex):
+        is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+        if not is_number or (self.dropout and not dtype.is_floating):
             return f"the input is {dtype.name}"
         mask_shape = tf.TensorShape(getattr(mask, "shape", ()))
         if mask_shape.rank == 3 and mask_shape[-1] != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -303,7 +304,8 @@ def _first(mask: Any) -> Any:
 
 
 def _checked_units(units: Any) -> tuple[int, ...]:
-    if isinstance(units, int) or not units:
+    is_list = isinstance(units, Sequence) and not isinstance(units, str)
+    if not is_list or not units or not all(isinstance(number, Integral) for number in units):
         raise ValueError(f"units must be the units of each layer, such as [64, 64], got {units!r}")
     return tuple(int(number) for number in units)
 
@@ -316,8 +318,8 @@ def _configuration_of(layer: Any) -> dict[str, Any]:
     lstm = layer if wrapper is None else wrapper.forward_layer
     if not isinstance(lstm, keras.layers.LSTM):
         raise ValueError(
-            f"layers must be keras.layers.LSTM, or Bidirectional around one, got {layer.name}, a "
-            f"{type(layer).__name__}"
+            "layers must be keras.layers.LSTM, or Bidirectional around one, got "
+            f"{getattr(layer, 'name', layer)}, a {type(layer).__name__}"
         )
     configuration = lstm.get_config()
     if wrapper is not None:
