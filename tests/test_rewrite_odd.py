@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from stacks import random_cell
-from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow.python.training import saver
-from test_rewrite import (
+from lstm_graphs import (
     BATCH,
     CLOSE,
     INPUTS,
@@ -21,6 +18,9 @@ from test_rewrite import (
     rnn,
     run,
 )
+from stacks import random_cell
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.training import saver
 
 from tf_fused_lstm import convert
 from tf_fused_lstm.__main__ import main
