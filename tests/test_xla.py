@@ -369,9 +369,12 @@ np.save({str(tmp_path / "wanted.npy")!r}, wanted)
 tf.saved_model.save(module, {str(tmp_path / "saved")!r})
 """
     )
+    library = Path(tfl.get_library_path())
     output_of(f"""
-import numpy as np, tensorflow as tf
-tf.load_op_library({tfl.get_library_path()!r})
+import os, numpy as np, tensorflow as tf
+os.chdir({str(library.parent)!r})
+tf.load_op_library("./{library.name}")
+os.chdir("/")
 got = tf.saved_model.load({str(tmp_path / "saved")!r})(tf.ones([2, 3, 4]))
 np.testing.assert_array_equal(got, np.load({str(tmp_path / "wanted.npy")!r}))
 """)
@@ -395,11 +398,35 @@ call = tf.saved_model.load({str(tmp_path / "saved")!r})
 for _ in range(2):
     try:
         call(tf.ones([2, 3, 4]))
-    except tf.errors.FailedPreconditionError as error:
+    except tf.errors.UnimplementedError as error:
         print(error.message.splitlines()[0])
 """)
     message = "FusedLSTM cannot run in a function compiled by XLA (jit_compile=True): "
     assert printed.count(message + f"{folder}/{_xla.LIBRARY_NAME}: cannot open") == 2
+
+
+def test_auto_clustering_without_the_library_runs_the_op(tmp_path):
+    """XLA then takes the op into a cluster, cannot compile it, and leaves it to TensorFlow."""
+    printed = output_of(
+        """
+import tensorflow as tf
+import tf_fused_lstm as tfl
+
+def call(x):
+    y = tfl.fused_lstm(2 * x + 1, 0.1 * tf.ones([4, 8]), tf.ones([2, 8])).output
+    return tf.reduce_sum(tf.tanh(y), -1)
+
+x = tf.random.normal([2, 3, 4])
+wanted = call(x)
+function = tf.function(call)
+for _ in range(2):
+    tf.debugging.assert_near(function(x), wanted)
+print("ran")
+""",
+        TF_FUSED_LSTM_LIBRARY_DIR=without_the_library(tmp_path),
+        TF_XLA_FLAGS=("--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=1"),
+    )
+    assert printed == "ran"
 
 
 def test_without_the_library_jit_still_works_and_says_so_once(tmp_path):

@@ -44,9 +44,15 @@ class BuildInfo:
     compiler: str | None = None
 
 
+@functools.cache
+def _absolute(folder: str) -> Path:
+    """As of the first call: the working directory may change before the XLA kernels are loaded."""
+    return Path(folder).absolute()
+
+
 def _library_dir() -> Path:
     override = os.environ.get(LIBRARY_DIR_VARIABLE)
-    return Path(override) if override else Path(__file__).resolve().parent
+    return _absolute(override) if override else Path(__file__).resolve().parent
 
 
 def get_library_path() -> str:

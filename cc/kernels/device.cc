@@ -1,8 +1,6 @@
 #include "cc/kernels/device.h"
 
-#include <algorithm>
-
-#include "tensorflow/core/platform/cpu_info.h"
+#include "cc/kernels/lstm_call.h"
 #include "xla/stream_executor/stream.h"
 #include "xla/stream_executor/stream_executor.h"
 
@@ -13,11 +11,9 @@ void Schedule(void* pool, void (*fn)(void* arg), void* arg) {
   static_cast<tensorflow::thread::ThreadPool*>(pool)->Schedule([fn, arg] { fn(arg); });
 }
 
-// More threads than cores would wait for each other at every step.
 tfl_cpu_runtime CpuRuntime(tensorflow::OpKernelContext* ctx) {
   const auto* threads = ctx->device()->tensorflow_cpu_worker_threads();
-  const int cores = std::max(tensorflow::port::NumSchedulableCPUs(), 1);
-  return {std::min(threads->num_threads, cores), &Schedule, threads->workers};
+  return {ThreadsOf(*threads), &Schedule, threads->workers};
 }
 
 tfl_cuda_runtime CudaRuntime(tensorflow::OpKernelContext* ctx) {

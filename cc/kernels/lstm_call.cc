@@ -1,9 +1,11 @@
 #include "cc/kernels/lstm_call.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/platform/cpu_info.h"
 
 namespace tf_fused_lstm {
 namespace {
@@ -350,6 +352,10 @@ absl::Status ToStatus(const tfl_status& status) {
       break;
   }
   return absl::InternalError(status.message);
+}
+
+int ThreadsOf(const tensorflow::DeviceBase::CpuWorkerThreads& pool) {
+  return std::clamp(tensorflow::port::NumSchedulableCPUs(), 1, std::max(pool.num_threads, 1));
 }
 
 }  // namespace tf_fused_lstm

@@ -1,5 +1,5 @@
-// From an op's attributes and inputs to the core's description of the call. The only place where
-// arguments are checked.
+// From an op's attributes and inputs to the core's description of the call, for the op kernels and
+// XLA's. The only place where arguments are checked.
 #ifndef TF_FUSED_LSTM_CC_KERNELS_LSTM_CALL_H_
 #define TF_FUSED_LSTM_CC_KERNELS_LSTM_CALL_H_
 
@@ -8,6 +8,7 @@
 
 #include "cc/kernels/lstm_stack.h"
 #include "cc/lstm/lstm.h"
+#include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace tf_fused_lstm {
@@ -58,6 +59,10 @@ tensorflow::TensorShape StateShape(const tfl_lstm_spec& spec);
 absl::Status CheckReserve(const tensorflow::TensorShape& shape, const StackPlan& plan, bool* keeps);
 
 absl::Status ToStatus(const tfl_status& status);
+
+// How many threads of TensorFlow's pool take part in a call. More than there are cores for the
+// caller to run on would wait for each other at every step.
+int ThreadsOf(const tensorflow::DeviceBase::CpuWorkerThreads& pool);
 
 }  // namespace tf_fused_lstm
 

@@ -13,7 +13,6 @@
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
-#include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/tensor_float_32_utils.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/layout_util.h"
@@ -93,8 +92,7 @@ class LstmXlaKernel : public XlaOpKernel {
     attributes->has_dropout_mask = num_dropout_mask_ > 0;
     attributes->has_recurrent_dropout_mask = num_recurrent_dropout_mask_ > 0;
     const auto* threads = ctx->op_kernel_context()->device()->tensorflow_cpu_worker_threads();
-    const int cores = std::max(tensorflow::port::NumSchedulableCPUs(), 1);
-    attributes->num_threads = threads == nullptr ? 1 : std::min(threads->num_threads, cores);
+    attributes->num_threads = threads == nullptr ? 1 : ThreadsOf(*threads);
     return absl::OkStatus();
   }
 
