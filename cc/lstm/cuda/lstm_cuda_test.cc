@@ -294,9 +294,14 @@ TEST_P(AllFamilies, ManyRowsOfFewUnits) {
 TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
   SKIP_WITHOUT_GPU();
   const ForcedPlan forced(family());
+  int major = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
   int ran = 0;
-  for (int64_t hidden : {48, 256, 400, 1024}) {
-    tfl_lstm_spec spec = Spec(24, 12, 33, hidden, dtype());
+  // Of 32 inputs the projection is the small product, and kernels of some families begin early.
+  const int64_t sizes[][2] = {{33, 48}, {33, 256}, {33, 400}, {33, 1024},
+                              {32, 48}, {32, 128}, {32, 256}};
+  for (const auto& [input, hidden] : sizes) {
+    tfl_lstm_spec spec = Spec(24, 12, input, hidden, dtype());
     spec.has_mask = 1;
     spec.has_initial_h = 1;
     spec.allow_tf32 = 1;
@@ -310,6 +315,10 @@ TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
     const tfl_status first = direct.Run(), second = replayed.Run();
     ASSERT_EQ(first.code, TFL_OK) << first.message;
     ASSERT_EQ(second.code, TFL_OK) << second.message;
+    const bool early = input == 32 && major >= 9 && (family() == "block" || family() == "cluster");
+    if (replayed.early_launches() >= 0) {
+      EXPECT_EQ(replayed.early_launches(), early ? 1 : 0) << Describe(spec);
+    }
     const Tensors a = direct.Results(), b = replayed.Results();
     for (const Field& field : kForwardFields) {
       EXPECT_EQ(a.*field.values, b.*field.values) << field.name << "; " << Describe(spec);

@@ -288,6 +288,26 @@ void DeviceCall::PoisonAll() {
   CHECK_CUDA(cudaDeviceSynchronize());
 }
 
+namespace {
+
+// How many kernels of the graph may begin while the one before runs; -1 where CUDA does not tell.
+int EarlyLaunches([[maybe_unused]] cudaGraph_t graph) {
+#if CUDART_VERSION >= 13000
+  size_t count = 0;
+  CHECK_CUDA(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &count));
+  std::vector<cudaGraphNode_t> from(count), to(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  CHECK_CUDA(cudaGraphGetEdges(graph, from.data(), to.data(), edges.data(), &count));
+  return static_cast<int>(std::count_if(edges.begin(), edges.end(), [](const auto& edge) {
+    return edge.type == cudaGraphDependencyTypeProgrammatic;
+  }));
+#else
+  return -1;
+#endif
+}
+
+}  // namespace
+
 tfl_status DeviceCall::Run() {
   if (status_.code != TFL_OK) return status_;
   CHECK_CUDA(cudaDeviceSynchronize());
@@ -304,6 +324,7 @@ tfl_status DeviceCall::Run() {
   CHECK_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
   status = both();
   CHECK_CUDA(cudaStreamEndCapture(stream_, &graph));
+  early_launches_ = EarlyLaunches(graph);
   CHECK_CUDA(cudaGraphInstantiate(&executable, graph, 0));
   for (int i = 0; i < options_.replays; ++i) {
     PoisonAll();

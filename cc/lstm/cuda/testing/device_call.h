@@ -61,6 +61,8 @@ class DeviceCall {
   Tensors Results() const;
   // Null, or which buffer was written outside its bounds.
   std::string BrokenFence() const;
+  // Kernels of the captured graph that may begin while the one before runs; -1 if unknown.
+  int early_launches() const { return early_launches_; }
   void PoisonAll();
   cudaStream_t stream() const { return stream_; }
   const tfl_lstm_sizes& sizes() const { return sizes_; }
@@ -77,6 +79,7 @@ class DeviceCall {
   CallOptions options_;
   cudaStream_t stream_ = nullptr;
   tfl_status status_;
+  int early_launches_ = 0;
   tfl_lstm_sizes sizes_ = {};
   std::vector<std::pair<std::string, std::unique_ptr<Buffer>>> buffers_;
   std::vector<Buffer*> written_;
