@@ -334,9 +334,15 @@ TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
 TEST_P(AllFamilies, SmallSizes) {
   SKIP_WITHOUT_GPU();
   int ran = 0;
-  for (int64_t hidden : {24, 264}) {
+  // More rows where there are kernels for more rows a multiprocessor; of 8 inputs the projection is
+  // the small product.
+  std::vector<std::pair<int64_t, int64_t>> sizes = {{18, 24}, {18, 264}};
+  if (dtype() == TFL_FLOAT16 || dtype() == TFL_BFLOAT16) {
+    sizes.insert(sizes.end(), {{300, 24}, {600, 24}, {18, 100}, {300, 100}, {600, 100}});
+  }
+  for (const auto& [rows, hidden] : sizes) {
     for (int mask = 0; mask < 2; ++mask) {
-      tfl_lstm_spec spec = Spec(18, 3, 5, hidden, dtype());
+      tfl_lstm_spec spec = Spec(rows / (1 + mask), 3, hidden == 100 ? 8 : 5, hidden, dtype());
       spec.has_mask = spec.has_initial_h = spec.num_recurrent_dropout_masks = mask;
       spec.num_directions = 1 + mask;
       spec.allow_tf32 = family() != "step" && family() != "vector";
