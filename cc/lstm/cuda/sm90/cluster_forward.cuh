@@ -129,9 +129,13 @@ __device__ __forceinline__ void LoadInputWeights(uint32_t (&w)[1][C::kInputRegis
       }
     }
     LoadInputWeights<C, kGroup + 1>(w, stage, place);
-  } else if constexpr (C::kInputSharedSteps > 0 && C::kWarpgroup) {
-    FenceProxyAsync();
-    BlockBarrier<C, true>();
+  } else if constexpr (C::kInputSharedSteps > 0) {
+    if constexpr (C::kWarpgroup) {
+      FenceProxyAsync();
+      BlockBarrier<C, true>();
+    } else {
+      __syncwarp();  // a lane reads what others of its warp have stored
+    }
   }
 }
 
