@@ -13,22 +13,13 @@ __device__ __forceinline__ void LetNextKernelBegin() {
 #endif
 }
 
-// In the later kernel: until the earlier one has ended and its results are to be seen. Nothing is
-// written before. Does not wait in a plain launch.
+// In the later kernel: until the earlier one has ended and its results are to be seen, by plain
+// loads alone: __ldg is for what nobody writes while the kernel runs. Nothing is written before.
+// Does not wait in a plain launch.
 __device__ __forceinline__ void WaitForPrecedingKernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-}
-
-// The same, for reads through `pointer` that the compiler takes for reads of constants and could
-// move before it: __ldg, whose cache holds nothing of those lines yet.
-template <class T>
-__device__ __forceinline__ T* AfterPrecedingKernel(T* pointer) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" : "+l"(pointer)::"memory");
-#endif
-  return pointer;
 }
 
 }  // namespace tfl::cuda

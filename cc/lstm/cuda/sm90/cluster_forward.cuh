@@ -342,12 +342,12 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
       } else if (p.projection_is_float) {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
-          raw[n][g] = __ldg(reinterpret_cast<const uint32_t*>(at + g * gate_stride));
+          raw[n][g] = *reinterpret_cast<const uint32_t*>(at + g * gate_stride);
         }
       } else {
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
-          raw[n][g] = __ldg(reinterpret_cast<const uint16_t*>(at + g * gate_stride));
+          raw[n][g] = *reinterpret_cast<const uint16_t*>(at + g * gate_stride);
         }
       }
       if (prefetch) {
@@ -370,7 +370,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
     }
     return __uint_as_float(bits);
   };
-  x = AfterPrecedingKernel(x);
+  WaitForPrecedingKernel();
   fetch(0);
 
   // Some threads also write one 16-byte piece of the output a step.
