@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cc/lstm/cuda/block/block.h"
 #include "cc/lstm/cuda/block/plan.h"
 #include "cc/lstm/cuda/dtype.h"
 #include "cc/lstm/cuda/sm90/cluster.h"
@@ -133,7 +134,7 @@ bool Supported(const tfl_lstm_spec* specs, int layers, bool only_if_faster,
   if (!only_if_faster) return true;
   // One after the other the layers are calls of the block family where it can run them.
   BlockPlan block;
-  const int64_t single_ns = MakeBlockPlan(spec, limits, &block)
+  const int64_t single_ns = BlockSupported(spec, limits) && MakeBlockPlan(spec, limits, &block)
                                 ? BlockStepNanoseconds(block, forward)
                                 : SingleStepCost(Find(spec).sets[slices.set],
                                                  ClusterStepNanoseconds(spec, forward), forward);
