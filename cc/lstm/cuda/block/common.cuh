@@ -25,6 +25,8 @@
 namespace tfl::cuda::block {
 
 using sm90::BackwardParams;
+using sm90::BarArrive;
+using sm90::BarSync;
 using sm90::CommonParams;
 using sm90::ForwardParams;
 using sm90::WeightLoad;
@@ -205,16 +207,6 @@ __device__ __forceinline__ void LoadGroups(unsigned char* stage, int slots, cons
     }
     LoadGroups<C, kForward, Load, kGroup + 1>(stage, slots, p, recurrent_kernel, load);
   }
-}
-
-// Of kThreads threads, those that wait and those that only say that they have come.
-template <int kThreads>
-__device__ __forceinline__ void BarSync(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
-}
-template <int kThreads>
-__device__ __forceinline__ void BarArrive(int id) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
 // A 16-bit value in the lower half of a word.
