@@ -4,10 +4,9 @@
 // Step s, from the last to the first: the lanes sum the partial dh of their cells over all warps
 // and go back through the cell; every warp multiplies R, rows: all units, K: the gates of its own
 // units, with the gradients of these gates and leaves the products, in float32, for the warps that
-// own the units, with two halves those of the other first; barriers as forward. Two buffers of
-// partial sums suffice: a warp overwrites only what all that it has waited for had read before. The
-// gradients of the gates
-// need one, since only their own warp reads them.
+// own the units; a block barrier. Two buffers of partial sums suffice, since a warp overwrites only
+// what all had read before that barrier. The gradients of the gates need one, since only their own
+// warp reads them.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_BLOCK_BACKWARD_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_BLOCK_BACKWARD_CUH_
 
@@ -28,20 +27,13 @@ __device__ __forceinline__ void LoadBackwardWeights(uint32_t (&a)[C::kWarps][4][
   LoadGroups<C, false>(stage, slots, p, kernel, [&](auto group, unsigned char* slot) {
     const uint32_t address = sm90::SharedAddress(slot) + lane_at;
     constexpr int kGroup = decltype(group)::value;
-    const auto read = [&](auto first) {
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
+    for (int m = 0; m < 2; ++m) {
 #pragma unroll
-        for (int g = 0; g < 4; ++g) {
-          sm90::LdMatrixX4(a[decltype(first)::value + m][g],
-                           address + 16 * m * C::kStagePitch + g * C::kHidden * 2);
-        }
+      for (int g = 0; g < 4; ++g) {
+        sm90::LdMatrixX4(a[2 * kGroup + m][g],
+                         address + 16 * m * C::kStagePitch + g * C::kHidden * 2);
       }
-    };
-    if (C::kSplits && place.warp >= C::kWarps / 2) {
-      read(std::integral_constant<int, 2 * ((kGroup + C::kGroups / 2) % C::kGroups)>());
-    } else {
-      read(std::integral_constant<int, 2 * kGroup>());
     }
   });
 }
@@ -212,12 +204,7 @@ __device__ __forceinline__ void BackwardRecurrence(const BackwardParams& p, int 
   float* const outgoing = parts + (place.warp * kWarps * 32 + lane) * kCells;
   const float* const incoming = parts + (place.warp * 32 + lane) * kCells;
   constexpr int kBuffer = C::kPartsBytes / 4;
-  constexpr int kParts = C::kSplits ? 2 : 1, kPartTiles = kWarps / kParts;
-  const int half = C::kSplits ? place.warp / kPartTiles : 0;
-  constexpr std::integral_constant<int, 0> kOwn;
-  [[maybe_unused]] constexpr std::integral_constant<int, 1> kOther;
   const auto add_parts = [&](int message) {
-    if constexpr (C::kSplits) BarSync<C::kThreads>(CrossBarrier(half ^ 1, message));
     float part[kWarps][kCells];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
@@ -264,49 +251,41 @@ __device__ __forceinline__ void BackwardRecurrence(const BackwardParams& p, int 
     sm90::LdMatrixX4(b[1], factor_at + 64);
 
     // All else, which the compiler can put among the products.
-    const auto finish = [&] {
 #pragma unroll
-      for (int i = 0; i < kCells; ++i) {
-        const int64_t to = units_on(i) * 8 + place.LaneRow(i) * h_row;
+    for (int i = 0; i < kCells; ++i) {
+      const int64_t to = units_on(i) * 8 + place.LaneRow(i) * h_row;
 #pragma unroll
-        for (int g = 0; g < 4; ++g) {
-          StoreIf(has_cell[i],
-                  grad_gates + units_on(i) * 8 + place.LaneRow(i) * 4 * h_row + g * hidden,
-                  d[i][g]);
-        }
-        const uint16_t bits = static_cast<uint16_t>(h_before[i]);
-        S h;
-        memcpy(&h, &bits, 2);
-        StoreIf(has_cell[i] && wants_previous, previous_h + to, h);
+      for (int g = 0; g < 4; ++g) {
+        StoreIf(has_cell[i],
+                grad_gates + units_on(i) * 8 + place.LaneRow(i) * 4 * h_row + g * hidden, d[i][g]);
       }
-      grad_gates -= 4 * h_step;
-      previous_h -= h_step;
-      if constexpr (C::kComesEarly) {
-        prepare(s - 1);
-        fetch(s - 2);
-      } else {
-        fetch(s - 1);
-      }
-    };
-    const bool multiplies = s > 0 || wants_grad_h;
-    float v[kPartTiles][4];
-    const auto multiply = [&](auto part) {
+      const uint16_t bits = static_cast<uint16_t>(h_before[i]);
+      S h;
+      memcpy(&h, &bits, 2);
+      StoreIf(has_cell[i] && wants_previous, previous_h + to, h);
+    }
+    grad_gates -= 4 * h_step;
+    previous_h -= h_step;
+    if constexpr (C::kComesEarly) {
+      prepare(s - 1);
+      fetch(s - 2);
+    } else {
+      fetch(s - 1);
+    }
+    if (s > 0 || wants_grad_h) {
+      float v[kWarps][4];
 #pragma unroll
-      for (int i = 0; i < kPartTiles * 4; ++i) (&v[0][0])[i] = 0.0f;
+      for (int i = 0; i < kWarps * 4; ++i) (&v[0][0])[i] = 0.0f;
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
 #pragma unroll
-        for (int m = 0; m < kPartTiles; ++m) {
-          E::Mma(v[m], a[decltype(part)::value * kPartTiles + m][g], b[g / 2][g % 2 * 2],
-                 b[g / 2][g % 2 * 2 + 1]);
+        for (int m = 0; m < kWarps; ++m) {
+          E::Mma(v[m], a[m][g], b[g / 2][g % 2 * 2], b[g / 2][g % 2 * 2 + 1]);
         }
       }
-    };
-    const auto send = [&](auto part) {
-      float* const to = outgoing + (message & 1) * kBuffer +
-                        (half ^ decltype(part)::value) * (kPartTiles * 32 * kCells);
+      float* const to = outgoing + (message & 1) * kBuffer;
 #pragma unroll
-      for (int m = 0; m < kPartTiles; ++m) {
+      for (int m = 0; m < kWarps; ++m) {
         if constexpr (kCells == 1) {
           to[m * 32] = lane & 2 ? v[m][2] : v[m][0];
         } else if constexpr (kCells == 2) {
@@ -316,25 +295,8 @@ __device__ __forceinline__ void BackwardRecurrence(const BackwardParams& p, int 
               make_float4(v[m][0], v[m][1], v[m][2], v[m][3]);
         }
       }
-    };
-    if constexpr (C::kSplits) {
-      if (multiplies) {
-        multiply(kOther);
-        send(kOther);
-        BarArrive<C::kThreads>(CrossBarrier(half, message));
-        multiply(kOwn);
-      }
-      finish();
-      if (multiplies) send(kOwn);
-      BarSync<C::kThreads / 2>(1 + half);
-    } else {
-      finish();
-      if (multiplies) {
-        multiply(kOwn);
-        send(kOwn);
-      }
-      __syncthreads();
     }
+    __syncthreads();
   }
 
   if (wants_grad_h) add_parts(last);

@@ -49,9 +49,9 @@ struct BlockConfig {
 
   // Many cells leave no registers for inputs that come more than a step early.
   static constexpr bool kComesEarly = kCells <= 2;
-  // Two warps share a quarter of the multiprocessor. They are of two halves of the block that wait
-  // for each other only where they use what the other left: while the tensor cores work for one,
-  // the other applies its cells.
+  // Forward: two warps share a quarter of the multiprocessor. They are of two halves of the block
+  // that wait for each other only where they use what the other left: while the tensor cores work
+  // for one, the other applies its cells.
   static constexpr bool kSplits = kWarps == 8;
 
   static constexpr int kGroups = HIDDEN / kGroupRows;
