@@ -316,7 +316,7 @@ TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
     ASSERT_EQ(first.code, TFL_OK) << first.message;
     ASSERT_EQ(second.code, TFL_OK) << second.message;
     const bool early = input == 32 && major >= 9 && (family() == "block" || family() == "cluster");
-    if (replayed.early_launches() >= 0) {
+    if (replayed.early_launches() >= 0 && !family().empty()) {
       EXPECT_EQ(replayed.early_launches(), early ? 1 : 0) << Describe(spec);
     }
     const Tensors a = direct.Results(), b = replayed.Results();
