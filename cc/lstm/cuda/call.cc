@@ -19,6 +19,15 @@ int64_t XBytes(const tfl_lstm_spec& spec, tfl_dtype dtype) {
 // 16-bit h does.
 tfl_dtype ProjectionType(const tfl_lstm_spec& spec) { return AccumulatorOf(spec.dtype); }
 
+// A product of few elements is done in parts of k where the recurrence can sum them: cuBLASLt would
+// add a kernel for that. A dropout mask for each gate makes products of its own.
+int ProjectionParts(const tfl_lstm_spec& spec, const Plan& plan) {
+  if (!plan.forward->sums_projection || spec.num_dropout_masks > 0) return 1;
+  const int64_t rows = Rows(spec), gates = 4 * spec.hidden_size, depth = spec.input_size;
+  const int parts = PartsFor(rows, gates, depth);
+  return parts > 1 && rows * gates * depth > kSmallGemmMostProducts ? parts : 1;
+}
+
 int64_t ConvertedKernelBytes(const tfl_lstm_spec& spec) {
   if (spec.weight_dtype == spec.dtype) return 0;
   return 4 * spec.input_size * spec.hidden_size * SizeOf(spec.dtype);
@@ -124,7 +133,9 @@ tfl_status InputGradient(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs
 
 ForwardWorkspace::ForwardWorkspace(const tfl_lstm_spec& spec, const Plan& plan, void* base) {
   const int64_t recurrence_bytes = plan.forward->forward_workspace_bytes(spec);
-  const int64_t projected = 4 * Rows(spec) * spec.hidden_size * SizeOf(ProjectionType(spec));
+  projection_parts = ProjectionParts(spec, plan);
+  const int64_t projected =
+      projection_parts * 4 * Rows(spec) * spec.hidden_size * SizeOf(ProjectionType(spec));
   Arena lasting(base);
   projection[0] = lasting.Take(projected);
   projection[1] = plan.forward_both ? lasting.Take(projected) : projection[0];
@@ -187,6 +198,7 @@ tfl_status Project(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inpu
   gemm.b = kernel;
   gemm.ldb = gemm.ldc = 4 * spec.hidden_size;
   gemm.c = workspace.projection[d];
+  gemm.parts = workspace.projection_parts;
   gemm.input_dtype = spec.dtype;
   gemm.output_dtype = ProjectionType(spec);
   gemm.allow_tf32 = spec.allow_tf32 != 0;
@@ -204,6 +216,7 @@ ForwardRecurrence DescribeForward(const tfl_lstm_spec& spec, int d, const Plan& 
   ForwardRecurrence call = {};
   call.spec = DirectionSpec(spec, d);
   call.projection = workspace.projection[d];
+  call.projection_parts = workspace.projection_parts;
   call.projection_dtype = ProjectionType(spec);
   call.recurrent_kernel = inputs.recurrent_kernel[d];
   call.bias = spec.has_bias ? inputs.bias[d] : nullptr;

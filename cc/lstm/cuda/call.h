@@ -25,6 +25,7 @@ inline bool NothingRuns(const tfl_lstm_spec& spec) {
 // The products and the recurrence run one after the other, so their scratch shares one place.
 struct ForwardWorkspace {
   void* projection[TFL_MAX_DIRECTIONS];  // the same where directions run one after the other
+  int projection_parts;                  // of k, each in a place of its own
   void* recurrence;
   void* gemm;
   void* kernel;

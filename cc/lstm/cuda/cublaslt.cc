@@ -42,8 +42,9 @@ enum : int {
   kPreferenceAlignmentC = 7,
   kPreferenceAlignmentD = 8
 };
-// Split-k sums in the accumulator's type only: in a fixed order and without extra rounding.
-constexpr uint32_t kReductionInComputeType = 2;
+// Split-k sums in the accumulator's type only: in a fixed order and without extra rounding. Parts
+// that the next kernel sums are divided no further.
+constexpr uint32_t kNoReduction = 0, kReductionInComputeType = 2;
 
 struct Api {
   int (*create)(Handle*);
@@ -154,8 +155,8 @@ class Prepared {
     const size_t workspace_bytes = kGemmWorkspaceBytes;
     api->preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes,
                         sizeof(workspace_bytes));
-    api->preference_set(preference, kPreferenceReductionSchemes, &kReductionInComputeType,
-                        sizeof(kReductionInComputeType));
+    const uint32_t reductions = parts > 1 ? kNoReduction : kReductionInComputeType;
+    api->preference_set(preference, kPreferenceReductionSchemes, &reductions, sizeof(reductions));
     const auto align = [&](int attribute, uint32_t bytes) {
       api->preference_set(preference, attribute, &bytes, sizeof(bytes));
     };

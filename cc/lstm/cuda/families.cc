@@ -26,7 +26,7 @@ const std::vector<Family>& Families() {
       {"vector", ReserveLayout::kSteps, VectorSupported, VectorSupported, VectorPreferred,
        StepReserveBytes, VectorForwardWorkspaceBytes, VectorBackwardWorkspaceBytes, VectorForward,
        VectorBackward, VectorBothSupported, VectorBothSupported, VectorForwardBoth,
-       VectorBackwardBoth},
+       VectorBackwardBoth, /*sums_projection=*/true},
       {"grid", ReserveLayout::kSteps, GridForwardSupported, GridBackwardSupported, nullptr,
        StepReserveBytes, GridForwardWorkspaceBytes, GridBackwardWorkspaceBytes, GridForward,
        GridBackward, GridForwardBothSupported, GridBackwardBothSupported, GridForwardBoth,

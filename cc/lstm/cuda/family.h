@@ -37,6 +37,8 @@ struct Family {
   bool (*backward_both_supported)(const tfl_lstm_spec& spec, const DeviceLimits& limits) = nullptr;
   tfl_status (*forward_both)(const ForwardRecurrence (&calls)[2], cudaStream_t stream) = nullptr;
   tfl_status (*backward_both)(const BackwardRecurrence (&calls)[2], cudaStream_t stream) = nullptr;
+  // Whether forward sums the projection's parts of k (ForwardRecurrence::projection_parts).
+  bool sums_projection = false;
 };
 
 }  // namespace tfl::cuda

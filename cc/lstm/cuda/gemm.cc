@@ -26,11 +26,10 @@ const void* Offset(const void* base, int64_t elements, tfl_dtype dtype) {
 
 int PartsFor(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kTile = 128, kFewRowsTile = 64, kBlocks = 128, kLeastDepth = 128;
-  constexpr int kMost = 4;
   const int64_t tile = m <= kFewRowsTile ? kFewRowsTile : kTile;
   const int64_t tiles = (m + tile - 1) / tile * ((n + tile - 1) / tile);
   int parts = 1;
-  while (parts < kMost && tiles * parts * 2 <= kBlocks && k % (parts * 2 * 32) == 0 &&
+  while (parts < kMostParts && tiles * parts * 2 <= kBlocks && k % (parts * 2 * 32) == 0 &&
          k / (parts * 2) >= kLeastDepth) {
     parts *= 2;
   }

@@ -38,6 +38,7 @@ constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 // `workspace` holds kGemmWorkspaceBytes.
 tfl_status RunGemm(const Gemm& gemm, int device, void* workspace, cudaStream_t stream);
 
+constexpr int kMostParts = 4;
 // In how many parts of k a product [m, n] of few elements fills the device best, where the next
 // kernel sums them at no cost.
 int PartsFor(int64_t m, int64_t n, int64_t k);
@@ -49,6 +50,7 @@ tfl_status TryCublasLt(const Gemm& gemm, int device, void* workspace, cudaStream
 tfl_status SimpleGemm(const Gemm& gemm, cudaStream_t stream);
 // Where it suits, RunGemm takes it. Its kernel lets the next one begin while it runs (from compute
 // capability 9.0 on).
+constexpr int64_t kSmallGemmMostProducts = int64_t{1} << 25;  // m n k
 bool SmallGemmSuits(const Gemm& gemm);
 tfl_status SmallGemm(const Gemm& gemm, cudaStream_t stream);
 

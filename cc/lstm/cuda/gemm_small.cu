@@ -161,16 +161,16 @@ void Launch(const Gemm& g, cudaStream_t stream) {
 }  // namespace
 
 bool SmallGemmSuits(const Gemm& gemm) {
-  constexpr int64_t kMostSide = 1 << 15, kMostProducts = 1 << 25;
+  constexpr int64_t kMostSide = 1 << 15;
   const int64_t size = SizeOf(gemm.input_dtype);
   const auto aligned = [](const void* pointer, int64_t row_bytes, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(pointer) % bytes == 0 && row_bytes % bytes == 0;
   };
   return gemm.input_dtype != TFL_FLOAT64 && !gemm.transpose_a && !gemm.transpose_b &&
          !gemm.accumulate && gemm.parts == 1 && gemm.m <= kMostSide && gemm.n <= kMostSide &&
-         gemm.k <= kMostSide && gemm.m * gemm.n * gemm.k <= kMostProducts && gemm.n % 8 == 0 &&
-         gemm.k % kDepth == 0 && aligned(gemm.a, gemm.lda * size, kDepth * size) &&
-         aligned(gemm.b, gemm.ldb * size, 16);
+         gemm.k <= kMostSide && gemm.m * gemm.n * gemm.k <= kSmallGemmMostProducts &&
+         gemm.n % 8 == 0 && gemm.k % kDepth == 0 &&
+         aligned(gemm.a, gemm.lda * size, kDepth * size) && aligned(gemm.b, gemm.ldb * size, 16);
 }
 
 tfl_status SmallGemm(const Gemm& gemm, cudaStream_t stream) {

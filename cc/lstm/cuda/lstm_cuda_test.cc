@@ -291,6 +291,23 @@ TEST_P(AllFamilies, ManyRowsOfFewUnits) {
   if (ran == 0) GTEST_SKIP() << "no size for " << family();
 }
 
+// Projections of few elements and a deep k, which fall into parts where the family sums them.
+TEST_P(AllFamilies, DeepProjections) {
+  SKIP_WITHOUT_GPU();
+  std::mt19937 engine(20261205);
+  int ran = 0;
+  const int64_t sizes[][4] = {{3, 43, 512, 256}, {1, 40, 1024, 520}, {2, 19, 1000, 512}};
+  for (const auto& size : sizes) {
+    for (int directions : {1, 2}) {
+      tfl_lstm_spec spec = RandomFlags(Spec(size[0], size[1], size[2], size[3], dtype()), &engine);
+      spec.num_directions = directions;
+      if (directions == 2) spec.go_backwards = 0;
+      ran += RunAndCompare(spec, engine(), family());
+    }
+  }
+  if (ran == 0) GTEST_SKIP() << "no size for " << family();
+}
+
 TEST_P(AllFamilies, GraphReplayAndRepeatAreBitEqual) {
   SKIP_WITHOUT_GPU();
   const ForcedPlan forced(family());

@@ -49,19 +49,30 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
   // A warp finishes rows warp, warp + 8.
-  float c[kRowsAWarp], h[kRowsAWarp], x[kRowsAWarp], dropout[kRowsAWarp];
+  // The parts of a projection are summed where they are used: nothing waits for those of the next
+  // step until then.
+  float x[kRowsAWarp][kMostParts];
+  float c[kRowsAWarp], h[kRowsAWarp], dropout[kRowsAWarp];
+  const int64_t part_size = p.batch * p.steps * 4 * hidden;
   bool valid[kRowsAWarp], seen[kRowsAWarp];
-  const auto load_step = [&](int step, float(&values)[kRowsAWarp], bool(&mask)[kRowsAWarp]) {
+  const auto load_step = [&](int step, float(&values)[kRowsAWarp][kMostParts],
+                             bool(&mask)[kRowsAWarp]) {
     const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
 #pragma unroll
     for (int n = 0; n < kRowsAWarp; ++n) {
       const int row = warp + n * kVectorWarps;
-      values[n] = 0;
       mask[n] = true;
+#pragma unroll
+      for (int part = 0; part < kMostParts; ++part) values[n][part] = 0;
       if (row >= rows) continue;
       const int64_t at = (first_row + row) * p.batch_stride + time * p.step_stride;
       if (p.mask != nullptr) mask[n] = p.mask[at] != 0;
-      if (lives) values[n] = q.projection[(at * 4 + gate) * hidden + unit];
+#pragma unroll
+      for (int part = 0; part < kMostParts; ++part) {
+        if (lives && part < p.projection_parts) {
+          values[n][part] = q.projection[part * part_size + (at * 4 + gate) * hidden + unit];
+        }
+      }
     }
   };
 #pragma unroll
@@ -80,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   for (int step = 0; step < p.steps; ++step) {
     const bool last = step + 1 == p.steps;
-    float next_x[kRowsAWarp];
+    float next_x[kRowsAWarp][kMostParts];
     bool next_valid[kRowsAWarp];
     load_step(last ? step : step + 1, next_x, next_valid);
     if (step > 0) {
@@ -102,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int n = 0; n < kRowsAWarp; ++n) {
       const int row = warp + n * kVectorWarps;
       if (row >= rows) continue;
-      float z = x[n] + bias;
+      float z = (x[n][0] + x[n][1]) + (x[n][2] + x[n][3]) + bias;
       if (multiplies) {
         float sum = 0;
 #pragma unroll
@@ -138,7 +149,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (last && gate == 2) Write<T>(q.final_h, b * hidden + unit, h[n]);
         if (last && gate == 3) Write<T>(q.final_c, b * hidden + unit, c[n]);
       }
-      x[n] = next_x[n];
+#pragma unroll
+      for (int part = 0; part < kMostParts; ++part) x[n][part] = next_x[n][part];
       valid[n] = next_valid[n];
     }
   }

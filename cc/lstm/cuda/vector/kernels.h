@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cc/lstm/cuda/gemm.h"
 #include "cc/lstm/cuda/vector/plan.h"
 #include "cc/lstm/lstm.h"
 
@@ -42,9 +43,9 @@ struct VectorDirection {
 };
 
 struct VectorForwardDirection : VectorDirection {
-  const float* projection;
-  const void* bias;       // W or null
-  const void* initial_h;  // T or null
+  const float* projection;  // [projection_parts][rows of x][4 hidden]
+  const void* bias;         // W or null
+  const void* initial_h;    // T or null
   void* output;
   void* final_h;
   void* final_c;
@@ -54,6 +55,7 @@ struct VectorForwardDirection : VectorDirection {
 };
 
 struct VectorForwardParams : VectorCommon {
+  int projection_parts;  // at most kMostParts
   VectorForwardDirection directions[TFL_MAX_DIRECTIONS];
 };
 

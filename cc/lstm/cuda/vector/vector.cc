@@ -89,6 +89,7 @@ tfl_status Forward(const ForwardRecurrence* calls, int directions, cudaStream_t 
     const Reserve reserve(spec, spec.training ? call.reserve : nullptr);
     VectorForwardDirection& own = params.directions[d];
     own.projection = static_cast<const float*>(call.projection);
+    params.projection_parts = call.projection_parts;
     own.bias = call.bias;
     own.initial_h = call.initial_h;
     own.output = call.output;
