@@ -199,6 +199,7 @@ tfl_status Project(const tfl_lstm_spec& spec, int d, const tfl_lstm_inputs& inpu
   gemm.ldb = gemm.ldc = 4 * spec.hidden_size;
   gemm.c = workspace.projection[d];
   gemm.parts = workspace.projection_parts;
+  gemm.one_kernel = gemm.parts > 1;
   gemm.input_dtype = spec.dtype;
   gemm.output_dtype = ProjectionType(spec);
   gemm.allow_tf32 = spec.allow_tf32 != 0;

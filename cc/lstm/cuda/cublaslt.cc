@@ -42,8 +42,7 @@ enum : int {
   kPreferenceAlignmentC = 7,
   kPreferenceAlignmentD = 8
 };
-// Split-k sums in the accumulator's type only: in a fixed order and without extra rounding. Parts
-// that the next kernel sums are divided no further.
+// Split-k sums in the accumulator's type only: in a fixed order and without extra rounding.
 constexpr uint32_t kNoReduction = 0, kReductionInComputeType = 2;
 
 struct Api {
@@ -155,7 +154,7 @@ class Prepared {
     const size_t workspace_bytes = kGemmWorkspaceBytes;
     api->preference_set(preference, kPreferenceWorkspaceBytes, &workspace_bytes,
                         sizeof(workspace_bytes));
-    const uint32_t reductions = parts > 1 ? kNoReduction : kReductionInComputeType;
+    const uint32_t reductions = gemm.one_kernel ? kNoReduction : kReductionInComputeType;
     api->preference_set(preference, kPreferenceReductionSchemes, &reductions, sizeof(reductions));
     const auto align = [&](int attribute, uint32_t bytes) {
       api->preference_set(preference, attribute, &bytes, sizeof(bytes));
@@ -228,6 +227,7 @@ class Cache {
                      gemm.output_dtype,
                      gemm.allow_tf32,
                      gemm.parts,
+                     gemm.one_kernel,
                      alignment[0],
                      alignment[1],
                      alignment[2]};
@@ -249,7 +249,7 @@ class Cache {
 
  private:
   using Key = std::tuple<int, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, int,
-                         int, bool, int64_t, uint32_t, uint32_t, uint32_t>;
+                         int, bool, int64_t, bool, uint32_t, uint32_t, uint32_t>;
   static constexpr size_t kMaxProducts = 4096;
   std::mutex mutex_;
   std::map<int, Handle> handles_;

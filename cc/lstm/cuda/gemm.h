@@ -30,6 +30,7 @@ struct Gemm {
   bool allow_tf32;
   // k falls into so many equal parts, each with a product of its own: c is [parts][m, n], densely.
   int64_t parts = 1;
+  bool one_kernel = false;  // cuBLASLt may not divide k, which takes a kernel that sums
 };
 
 // Scratch that serves every product; products on one stream may share it.

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/lstm/cuda/gemm.h"
 #include "cc/lstm/cuda/plan.h"
 #include "cc/lstm/cuda/testing/device_call.h"
 #include "cc/lstm/cuda/testing/reference.h"
@@ -297,6 +298,9 @@ TEST_P(AllFamilies, DeepProjections) {
   std::mt19937 engine(20261205);
   int ran = 0;
   const int64_t sizes[][4] = {{3, 43, 512, 256}, {1, 40, 1024, 520}, {2, 19, 1000, 512}};
+  EXPECT_EQ(cuda::PartsFor(3 * 43, 4 * 256, 512), 4);
+  EXPECT_GT(cuda::PartsFor(40, 4 * 520, 1024), 1);
+  EXPECT_EQ(cuda::PartsFor(2 * 19, 4 * 512, 1000), 1);
   for (const auto& size : sizes) {
     for (int directions : {1, 2}) {
       tfl_lstm_spec spec = RandomFlags(Spec(size[0], size[1], size[2], size[3], dtype()), &engine);

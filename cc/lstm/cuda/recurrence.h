@@ -19,7 +19,7 @@ struct ForwardRecurrence {
   // x kernel, without the bias: [projection_parts][rows, 4 hidden], to be summed; more than one
   // part only for a family with sums_projection.
   const void* projection;
-  int projection_parts;
+  int projection_parts = 1;
   tfl_dtype projection_dtype;    // float32, or spec.dtype
   const void* recurrent_kernel;  // spec.weight_dtype [hidden, 4 hidden], as it lies
   const void* bias;              // spec.weight_dtype [4 hidden] or null

@@ -48,9 +48,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       h_in[i] = value;
     }
   }
-  // A warp finishes rows warp, warp + 8.
-  // The parts of a projection are summed where they are used: nothing waits for those of the next
-  // step until then.
+  // A warp finishes rows warp, warp + 8. The parts of a projection are summed where they are used:
+  // nothing waits for those of the next step until then.
   float x[kRowsAWarp][kMostParts];
   float c[kRowsAWarp], h[kRowsAWarp], dropout[kRowsAWarp];
   const int64_t part_size = p.batch * p.steps * 4 * hidden;

@@ -84,12 +84,12 @@ tfl_status Forward(const ForwardRecurrence* calls, int directions, cudaStream_t 
   TFL_RETURN_IF_ERROR(PlanFor(spec, calls[0].device, directions, &plan));
   VectorForwardParams params = {};
   FillCommon(calls, directions, plan, calls[0].workspace, &params);
+  params.projection_parts = calls[0].projection_parts;
   for (int d = 0; d < directions; ++d) {
     const ForwardRecurrence& call = calls[d];
     const Reserve reserve(spec, spec.training ? call.reserve : nullptr);
     VectorForwardDirection& own = params.directions[d];
     own.projection = static_cast<const float*>(call.projection);
-    params.projection_parts = call.projection_parts;
     own.bias = call.bias;
     own.initial_h = call.initial_h;
     own.output = call.output;
