@@ -182,6 +182,17 @@ def test_saved_model_with_cond_and_collections(rng, control_flow_v1, tmp_path):
                 np.testing.assert_allclose(got, w, **CLOSE)
 
 
+def test_command_on_a_broken_collection(tmp_path, capsys):
+    saved_model = saved_model_pb2.SavedModel()
+    collections = saved_model.meta_graphs.add().collection_def
+    collections["variables"].bytes_list.value.append(b"no VariableDef")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    assert main(["rewrite", str(tmp_path / "in"), str(tmp_path / "out")]) == 1
+    assert "collection variables holds no VariableDef" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 class CudnnParameters(saver.BaseSaverBuilder.SaveableObject):
     """As tf.contrib's CudnnLSTM saves its one variable: by layer and gate, through cuDNN's ops."""
 

@@ -142,9 +142,13 @@ def _in_protos(meta_graph: meta_graph_pb2.MetaGraphDef) -> set[str]:
 
     for key, collection in meta_graph.collection_def.items():
         proto = ops.get_collection_proto_type(key)
-        if proto is not None:
-            for value in collection.bytes_list.value:
+        if proto is None:
+            continue
+        for value in collection.bytes_list.value:
+            try:
                 visit(proto.FromString(value))
+            except message.DecodeError as error:
+                raise ValueError(f"collection {key} holds no {proto.__name__}: {error}") from error
     return names
 
 

@@ -79,7 +79,7 @@ class DeviceCall {
   CallOptions options_;
   cudaStream_t stream_ = nullptr;
   tfl_status status_;
-  int early_launches_ = 0;
+  int early_launches_ = -1;
   tfl_lstm_sizes sizes_ = {};
   std::vector<std::pair<std::string, std::unique_ptr<Buffer>>> buffers_;
   std::vector<Buffer*> written_;
