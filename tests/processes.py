@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# Of processes that shall see the GPU, which others do not.
+ON_GPU: dict[str, str | None] = {
+    "CUDA_VISIBLE_DEVICES": None,
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+}
 
 
 def _environment(environ: Mapping[str, str | None]) -> dict[str, str]:

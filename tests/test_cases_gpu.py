@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras_pairs import MASK, assert_close, inputs, outputs_and_gradients, pair
-from processes import output_of
+from processes import ON_GPU, output_of
 
 import tf_fused_lstm as tfl
 
@@ -18,8 +18,7 @@ X = inputs()
 # (rtol, atol) between devices.
 NEAR = (1e-4, 1e-5)
 REFUSED = (ValueError, tf.errors.InvalidArgumentError)
-# Of processes, which otherwise see no GPU.
-ON_GPU = {"CUDA_VISIBLE_DEVICES": None, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+# Logical devices set their own limits, which growth excludes.
 ON_TWO = {**ON_GPU, "TF_FORCE_GPU_ALLOW_GROWTH": None}
 
 

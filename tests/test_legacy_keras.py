@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from processes import ROOT, run_together
+from processes import ON_GPU, ROOT, run_together
 
 FOLDER = Path(__file__).resolve().parent / "legacy_keras"
 FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
@@ -15,10 +15,12 @@ def test_there_are_files():
     assert FILES
 
 
+@pytest.mark.parametrize("device", ["CPU", pytest.param("GPU", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", FILES)
-def test_file(name, tmp_path):
+def test_file(name, device, tmp_path):
     command = [
         "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}",
         f"--confcutdir={FOLDER}", str(FOLDER / name),
     ]  # fmt: skip
-    run_together([command], [{"TF_USE_LEGACY_KERAS": "1"}], tmp_path, timeout=600)
+    environ = {"TF_USE_LEGACY_KERAS": "1"} | (ON_GPU if device == "GPU" else {})
+    run_together([command], [environ], tmp_path, timeout=600)
