@@ -14,9 +14,9 @@ import tensorflow as tf
 import tf_keras
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-assert os.environ.get("TF_USE_LEGACY_KERAS") == "1", "run tests/test_legacy_keras.py"
 from stock_keras import keep_tf_keras_from_cudnn
 
+assert os.environ.get("TF_USE_LEGACY_KERAS") == "1", "run tests/test_legacy_keras.py"
 keep_tf_keras_from_cudnn()
 
 
