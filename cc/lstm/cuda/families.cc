@@ -5,12 +5,14 @@
 #include "cc/lstm/cuda/plan.h"
 #include "cc/lstm/cuda/sm90/cluster.h"
 #include "cc/lstm/cuda/step/step.h"
+#include "cc/lstm/cuda/tile/tile.h"
 #include "cc/lstm/cuda/vector/vector.h"
 
 namespace tfl::cuda {
 namespace {
 
 bool Always(const tfl_lstm_spec&, const DeviceLimits&) { return true; }
+bool Never(const tfl_lstm_spec&, const DeviceLimits&) { return false; }
 
 }  // namespace
 
@@ -31,6 +33,9 @@ const std::vector<Family>& Families() {
        StepReserveBytes, GridForwardWorkspaceBytes, GridBackwardWorkspaceBytes, GridForward,
        GridBackward, GridForwardBothSupported, GridBackwardBothSupported, GridForwardBoth,
        GridBackwardBoth},
+      {"tile", ReserveLayout::kSteps, TileForwardSupported, Never, TilePreferred, StepReserveBytes,
+       TileForwardWorkspaceBytes, nullptr, TileForward, nullptr, TileForwardBothSupported, nullptr,
+       TileForwardBoth, nullptr},
       {"step", ReserveLayout::kSteps, Always, Always, nullptr, StepReserveBytes,
        StepForwardWorkspaceBytes, StepBackwardWorkspaceBytes, StepForward, StepBackward},
   };

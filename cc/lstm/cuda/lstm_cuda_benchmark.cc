@@ -1,8 +1,8 @@
 // Times the CUDA core without a framework around it: a call is captured in a CUDA graph and
 // replayed. Prints one JSON record a line.
 //   lstm_cuda_benchmark [--shape B,T,I,H]... [--dtype float32|tf32|float16|bfloat16]...
-//                       [--family step|vector|grid|cluster|block|wavefront]... [--directions 1|2]
-//                       [--layers N]... [--replays N]
+//                       [--family step|vector|grid|tile|cluster|block|wavefront]...
+//                       [--directions 1|2] [--layers N]... [--replays N]
 // "forward" keeps no reserve; "train" is forward with reserve and backward to all weights and x.
 // Several layers of hidden_size units are a stack of one direction, layer after layer with a family
 // that is not "wavefront", and with none as the plan says.

@@ -61,7 +61,7 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits,
   }
   if (!known) {
     return Error(TFL_INVALID_ARGUMENT,
-                 "%s must be step, vector, grid, cluster, block or wavefront; got '%s'",
+                 "%s must be step, vector, grid, tile, cluster, block or wavefront; got '%s'",
                  kForcePlanVariable, forced);
   }
   return Error(forced == nullptr ? TFL_INTERNAL : TFL_INVALID_ARGUMENT,
