@@ -12,22 +12,25 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
+
+from tf_fused_lstm import _tensorflow
 
 # Whether `tf.keras` is tf_keras (TF_USE_LEGACY_KERAS=1), and not Keras 3. The other one is never
 # imported.
 USES_TF_KERAS = tf.keras.layers.LSTM.__module__.partition(".")[0] == "tf_keras"
 
+_in_stateless_scope = None
 try:
     if USES_TF_KERAS:
         from tf_keras.src.mixed_precision import autocast_variable
 
         _autocast_scope = autocast_variable.enable_auto_cast_variables
     else:
-        from keras.src.backend.common import variables
+        from keras.src.backend.common import stateless_scope, variables
 
         _autocast_scope = variables.AutocastScope
+        _in_stateless_scope = stateless_scope.in_stateless_scope
 except (ImportError, AttributeError):
     _autocast_scope = None
 
@@ -60,27 +63,24 @@ def keras_chooses_jit() -> bool:
     return frame is not None
 
 
-def next_seeds(generator: Any, count: int) -> list[tf.Tensor]:
-    """What `count` draws from a `keras.random.SeedGenerator` get, by one update of its state."""
-    state = tf.convert_to_tensor(generator.state.value)
-    draws = np.array([[0, i] for i in range(count + 1)], state.dtype.as_numpy_dtype)
-    seeds = tf.unstack(tf.cast((state + draws[:-1]) % (tf.int32.max - 1), tf.int32))
-    generator.state.assign(state + draws[-1])
-    return seeds
+def eager_variable(variable: Any) -> Any | None:
+    """The tf.Variable that reading and assigning a Keras variable comes to, in eager mode; None
+    where Keras or tf.distribute may do something else, or where that is not known.
+    """
+    if not tf.executing_eagerly():
+        return None
+    value = variable
+    if not USES_TF_KERAS:
+        if _in_stateless_scope is None or _in_stateless_scope():
+            return None
+        value = getattr(variable, "value", None)
+    return value if _tensorflow.is_plain_variable(value) else None
 
 
-def draw_dropout_masks(
-    seeds: Sequence[tf.Tensor], rate: float, shape: Sequence[Any], dtype: tf.DType
-) -> tf.Tensor:
-    """`[len(seeds), *shape]`: what Keras's dropout of ones draws for each seed."""
-    shape = tf.convert_to_tensor(shape)
-
-    def draw(seed: tf.Tensor) -> tf.Tensor:
-        # One op where StatelessRandomUniformV2 wants another one for its key; the same numbers.
-        return tf.raw_ops.StatelessRandomUniform(shape=shape, seed=seed, dtype=dtype)
-
-    is_kept = tf.stack([draw(seed) for seed in seeds]) >= rate
-    return tf.cast(is_kept, dtype) * tf.constant(1 / (1 - rate), dtype)
+def read(variable: Any) -> tf.Tensor:
+    """A Keras variable's tensor."""
+    plain = eager_variable(variable)
+    return tf.convert_to_tensor(variable) if plain is None else _tensorflow.read(plain)
 
 
 def calling_bidirectional(layer: Any) -> tuple[Any, Any] | None:

@@ -130,3 +130,55 @@ def test_fit():
         results.append([fit.history["loss"], *model.get_weights()])
     assert_close(results[1], results[0], (1e-3, 1e-4))
     assert results[1][0][-1] < results[1][0][0]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{**IN_CELL[0]}, {**IN_CELL[1], "implementation": 1}, *AT_EACH_STEP], ids=str
+)
+@pytest.mark.parametrize("own_seed", [None, 11])
+def test_draws_of_other_layers_stay_theirs(arguments, own_seed):
+    """Layers of one seed share TensorFlow's generators, and what follows them draws on."""
+    results = []
+    for kind in (LSTM, tfl.FusedLSTM):
+        tf_keras.utils.set_random_seed(5)
+        layers = []
+        for i in range(2):
+            layer = kind(4, **arguments)
+            layer.build(X.shape)
+            layer.set_weights([inputs(i, w.shape).numpy() * 0.5 for w in layer.weights])
+            for owner in (layer, layer.cell):
+                owner._random_generator._seed = own_seed
+            layers.append(layer)
+        got = [layer(X, training=True) for _ in range(3) for layer in layers]
+        results.append(
+            [*got, tf_keras.layers.Dropout(0.5)(X, training=True), tf.random.uniform([3])]
+        )
+    assert_close(results[1], results[0])
+
+
+def test_a_rate_of_one_is_refused_as_by_tf_keras():
+    for arguments in ({"dropout": 1.0}, {"recurrent_dropout": 1.0, "dropout": 0.5}):
+        for kind in (LSTM, tfl.FusedLSTM):
+            with pytest.raises(ValueError, match="rate"):
+                kind(4, **arguments)(X, training=True)
+
+
+@pytest.mark.parametrize("arguments", [*IN_CELL, *AT_EACH_STEP], ids=str)
+def test_without_any_seed(arguments):
+    """Masks of the rates, others at each call and in each row."""
+    tf.random.set_seed(None)
+    layer = tfl.FusedLSTM(40, return_sequences=True, **arguments)
+    x = tf.ones((60, 60, 30))
+    layer.build(x.shape)
+
+    def masks():
+        if layer._drops_each_step(True):
+            return [layer._dropped_each_step(x, True).numpy()]
+        return [mask.numpy() for mask in layer._dropout_masks(x, True) if mask is not None]
+
+    rates = [rate for name, rate in arguments.items() if name.endswith("dropout")]
+    for first, second, rate in zip(masks(), masks(), rates, strict=True):
+        assert set(np.unique(first)) == {0, np.float32(1 / (1 - rate))}
+        np.testing.assert_allclose(first.mean(), 1, atol=0.1)
+        assert np.any(first != second)
+        assert np.any(first[..., 0, :] != first[..., 1, :])

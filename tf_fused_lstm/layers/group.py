@@ -74,8 +74,9 @@ def run(
 
     def listed(name: str) -> list[tf.Tensor]:
         values = [argument[name] for argument in arguments]
-        if all(value is None for value in values):
-            return []
+        present = [value for value in values if value is not None]
+        if not present or len(present) == len(values):
+            return present
         return [
             _absent(name, cell, x) if value is None else value
             for cell, value in zip(cells, values, strict=True)

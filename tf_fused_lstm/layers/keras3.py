@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_fused_lstm import _keras, _xla
+from tf_fused_lstm import _dropout, _keras, _tensorflow, _xla
 from tf_fused_lstm.layers.shared import LSTMOnOp
 
 
@@ -161,7 +161,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             return "use_cudnn=True asks for cuDNN"
         return None
 
-    @tf.autograph.experimental.do_not_convert
+    @_tensorflow.unconverted
     def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:
         output, h, c = self._run_op(sequences, initial_state, mask, training, FusedLSTM.call)
         return (output, h, c) if self.return_state else output
@@ -174,22 +174,27 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
 
     def _dropout_masks(self, x: tf.Tensor, training: Any) -> tuple[Any, Any]:
         counts = self._dropout_counts()
-        if not any(counts):
+        total = sum(counts)
+        if not total:
             return None, None
         # At every call, trained or not, so that the seed moves on as Keras's does.
-        generator = self.cell.seed_generator
-        seeds = self._repeated.once("seeds", lambda: _keras.next_seeds(generator, sum(counts)))
+        cell, repeated = self.cell, self._repeated
+        generator = cell.seed_generator
         if not training:
+            repeated.once("skipped", lambda: _dropout.skip(generator, total))
             return None, None
         batch = tf.shape(x)[0] if x.shape[0] is None else x.shape[0]
-
-        def drawn(some: Sequence[tf.Tensor], rate: float, size: int) -> tf.Tensor | None:
-            return _keras.draw_dropout_masks(some, rate, [batch, size], x.dtype) if some else None
-
-        return (
-            drawn(seeds[: counts[0]], self.cell.dropout, self.cell.kernel.shape[0]),
-            drawn(seeds[counts[0] :], self.cell.recurrent_dropout, self.units),
+        kinds = (
+            _dropout.Kind(counts[0], cell.dropout, [1, batch, cell.kernel.shape[0]]),
+            _dropout.Kind(counts[1], cell.recurrent_dropout, [1, batch, self.units]),
         )
+        masks = None
+        if repeated.values is None:
+            masks = _dropout.draw_eagerly(generator, kinds, x.dtype)
+        if masks is None:
+            seeds = repeated.once("seeds", lambda: _dropout.next_seeds(generator, total))
+            masks = _dropout.draw(seeds, kinds, x.dtype)
+        return masks[0], masks[1]
 
     def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
         if initial_state is None:

@@ -82,7 +82,9 @@ class LSTMOnOp(_StockLSTM):
 
     def _can_run_op(self, sequences: Any, mask: Any) -> bool:
         """Whether this call runs the op; raises if it cannot and use_fused is True."""
-        self._last_reason = reason = self._why_not_op(sequences, mask)
+        reason = self._why_not_op(sequences, mask)
+        if self._last_reason != reason:  # as Keras's __setattr__ takes as long as an op
+            self._last_reason = reason
         if reason is not None and self.use_fused is True:
             raise ValueError(self._cannot_fuse(reason))
         return reason is None
@@ -135,7 +137,9 @@ class LSTMOnOp(_StockLSTM):
         return None
 
     def _to_x(self, sequences: Any) -> tf.Tensor:
-        x = tf.cast(tf.convert_to_tensor(sequences), self.compute_dtype)
+        x = sequences
+        if not (isinstance(x, tf.Tensor) and x.dtype == self.compute_dtype):
+            x = tf.cast(tf.convert_to_tensor(x), self.compute_dtype)
         expected = self.cell.kernel.shape[0]
         if x.shape[-1] is not None and x.shape[-1] != expected:
             raise ValueError(
@@ -188,7 +192,7 @@ class LSTMOnOp(_StockLSTM):
         cell = self.cell
         with _keras.without_autocast():
             weights = {
-                name: None if variable is None else tf.convert_to_tensor(variable)
+                name: None if variable is None else _keras.read(variable)
                 for name, variable in (
                     ("kernel", cell.kernel),
                     ("recurrent_kernel", cell.recurrent_kernel),

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
+from tf_fused_lstm import _dropout
 from tf_fused_lstm.layers.shared import LSTMOnOp
 
 
@@ -134,18 +135,28 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
         ):
             return None, None
 
-        def drawn(masks: Any, count: int) -> tf.Tensor | None:
-            return tf.stack(masks[:count]) if count else None
-
-        step, state = self._one_step(x)
         counts = self._dropout_counts()
         self._maybe_reset_cell_dropout_mask(cell)
-        masks = (
-            drawn(cell.get_dropout_mask_for_cell(step, training, count=4), counts[0]),
-            drawn(cell.get_recurrent_dropout_mask_for_cell(state, training, count=4), counts[1]),
-        )
-        self._maybe_reset_cell_dropout_mask(cell)
-        return masks
+        masks = None
+        if _always(training) and cell.dropout < 1 and cell.recurrent_dropout < 1:
+            batch = x.shape[self._batch_axis]
+            kinds = (
+                _dropout.Kind(counts[0], cell.dropout, [1, batch, cell.kernel.shape[0]]),
+                _dropout.Kind(counts[1], cell.recurrent_dropout, [1, batch, cell.units]),
+            )
+            masks = _dropout.draw_in_tf_keras(cell._random_generator, kinds, x.dtype)
+        if masks is None:
+            step, state = self._one_step(x)
+            drawn = (
+                cell.get_dropout_mask_for_cell(step, training, count=4),
+                cell.get_recurrent_dropout_mask_for_cell(state, training, count=4),
+            )
+            masks = [
+                tf.stack(some[:count]) if count else None
+                for some, count in zip(drawn, counts, strict=True)
+            ]
+            self._maybe_reset_cell_dropout_mask(cell)
+        return masks[0], masks[1]
 
     def _drops_each_step(self, training: Any) -> bool:
         return bool(self.dropout and self._could_use_gpu_kernel and not _never(training))
@@ -154,7 +165,18 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
         if not self._drops_each_step(training):
             return x
         self.reset_dropout_mask()
-        return x * self.get_dropout_mask_for_cell(x, training, count=4)[0]
+        own = type(self).get_dropout_mask_for_cell
+        masks = None
+        if (
+            _always(training)
+            and self.dropout < 1
+            and own is tf_keras.layers.LSTM.get_dropout_mask_for_cell
+        ):
+            kind = _dropout.Kind(1, self.dropout, x.shape)
+            masks = _dropout.draw_in_tf_keras(self._random_generator, [kind], x.dtype)
+        if masks is None:
+            masks = self.get_dropout_mask_for_cell(x, training, count=4)
+        return x * masks[0]
 
 
 def _never(training: Any) -> bool:
@@ -163,6 +185,11 @@ def _never(training: Any) -> bool:
         training = tf_keras.backend.learning_phase()  # what tf_keras takes for it
     value = None if training is None else tf.get_static_value(training)
     return value is not None and not value
+
+
+def _always(training: Any) -> bool:
+    """Whether the call is known to train, as tf_keras tells."""
+    return not tf.is_tensor(training) and (training is True or training == 1)
 
 
 def _to_ragged(output: tf.Tensor, row_lengths: tf.Tensor, go_backwards: bool) -> tf.RaggedTensor:
