@@ -48,7 +48,7 @@ bool MakeTilePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int dir
       return TileLayout(shape, cut.blocks_per_group * shape.units(), cut.flights, chunk_blocks)
           .bytes;
     };
-    cut.chunk_blocks = static_cast<int>(CeilDiv(warp_blocks, kTileStages));
+    cut.chunk_blocks = static_cast<int>(CeilDiv(warp_blocks, kTileStages / kTileTeams));
     while (cut.chunk_blocks > 0 &&
            bytes(cut.chunk_blocks) + kStaticBytes > limits.shared_bytes_per_block) {
       --cut.chunk_blocks;

@@ -12,7 +12,7 @@ namespace tfl::cuda {
 // Two teams of four warps; a team's warps split k.
 constexpr int kTileTeams = 2;
 constexpr int kTileWarps = 4;
-constexpr int kTileStages = 2;       // of h on its way to a warp
+constexpr int kTileStages = 4;       // of h on its way to such a warp, of either team
 constexpr int kTileMaxFlights = 32;  // of a group
 
 // A thread's tile is 8 rows by the four gates of thread_units units. Lanes are row_groups x
@@ -25,8 +25,7 @@ struct TileShape {
   constexpr int units() const { return col_groups * thread_units; }
   constexpr int depth() const { return 32 / (row_groups * col_groups); }
 };
-constexpr TileShape kTileShapes[] = {{1, 8, 2}, {2, 8, 2}, {2, 4, 2},
-                                     {4, 4, 2}, {2, 4, 3}, {4, 4, 3}};
+constexpr TileShape kTileShapes[] = {{1, 8, 2}, {2, 8, 2}, {2, 4, 2}, {4, 4, 2}, {2, 4, 3}};
 constexpr int kTileShapeCount = sizeof(kTileShapes) / sizeof(kTileShapes[0]);
 
 // Where things lie in a block's shared memory, in bytes.
@@ -43,7 +42,7 @@ struct TileLayout {
   constexpr TileLayout(TileShape shape, int padded_hidden, int flights, int chunk_blocks)
       : stage(chunk_blocks * shape.units() * shape.rows() * 4),
         stages(padded_hidden * shape.units() * 16),
-        sums(stages + kTileTeams * kTileWarps * kTileStages * stage),
+        sums(stages + kTileWarps * kTileStages * stage),
         sums_bytes((shape.rows() * shape.units() + shape.rows()) * 16),
         outgoing(sums + kTileTeams * kTileWarps * sums_bytes),
         c(outgoing + flights * shape.rows() * shape.units() * 4),

@@ -3,10 +3,13 @@
 #include <algorithm>
 
 #include "cc/lstm/cuda/dtype.h"
+#include "cc/lstm/cuda/grid/grid.h"
 #include "cc/lstm/cuda/reserve.h"
 #include "cc/lstm/cuda/status.h"
 #include "cc/lstm/cuda/tile/plan.h"
 #include "cc/lstm/cuda/tile/sm90/kernels.h"
+#include "cc/lstm/cuda/vector/plan.h"
+#include "cc/lstm/cuda/vector/vector.h"
 
 namespace tfl::cuda {
 namespace {
@@ -96,14 +99,23 @@ bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, int direct
 bool TileForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   return Supported(spec, limits, 1);
 }
-// Bringing the recurrent kernel in takes as long as a product or two. Seen to be faster up to 4
-// flights; many more rows make a product as good.
+// By measurement: docs/performance.md. Bringing the recurrent kernel in takes as long as a product
+// or two, cuBLASLt's large products run at a higher rate, and much sooner with leave to round; few
+// rows are the vector family's.
 bool TilePreferred(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
-  constexpr int64_t kFewSteps = 3;
   constexpr int kMostFlights = 4;
+  constexpr int64_t kFewSteps = 3, kMostProducts = 1 << 26, kMostRoundedProducts = 1 << 24;
+  constexpr int64_t kMostVectorCells = 4096, kMostVectorHidden = 512;
   TilePlan plan;
-  return spec.steps >= kFewSteps && MakeTilePlan(spec, limits, 1, &plan) &&
-         plan.flights <= kMostFlights;
+  if (spec.steps < kFewSteps || !MakeTilePlan(spec, limits, 1, &plan)) return false;
+  const int64_t products = spec.batch * spec.hidden_size * spec.hidden_size;
+  if (products > (spec.allow_tf32 ? kMostRoundedProducts : kMostProducts)) return false;
+  if (plan.flights > kMostFlights || GridForwardSupported(spec, limits)) return false;
+  VectorPlan vector;
+  const bool many = spec.hidden_size <= kMostVectorHidden &&
+                    MakeVectorPlan(spec, limits, 1, &vector) &&
+                    vector.rows * spec.hidden_size >= kMostVectorCells;
+  return many || !VectorPreferred(spec, limits);
 }
 bool TileForwardBothSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   return Supported(spec, limits, 2);

@@ -16,7 +16,7 @@ namespace tfl::cuda {
 
 // The reserve is that of reserve.h.
 bool TileForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits);
-// Whether it is also faster than a product a step.
+// Whether it is also faster than other families.
 bool TilePreferred(const tfl_lstm_spec& spec, const DeviceLimits& limits);
 int64_t TileForwardWorkspaceBytes(const tfl_lstm_spec& spec);
 tfl_status TileForward(const ForwardRecurrence& call, cudaStream_t stream);

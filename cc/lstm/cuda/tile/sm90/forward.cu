@@ -3,9 +3,9 @@
 //
 // Batch rows go through a step in flights, which the block's two teams of four warps take by turns:
 // while one team sums, computes cells or waits for h, the other multiplies. A team's warps split k,
-// each with the units of a quarter of the blocks. One warp fetches: a lane for every stage of every
-// multiplying warp waits until the blocks of a chunk have counted themselves in and copies their h.
-// A warp for each team announces: it stores what the team's cells left in shared memory and counts.
+// each with the units of a quarter of the blocks. Two warps fetch: a lane for every stage of each
+// quarter waits until the blocks of a chunk have counted themselves in and copies their h. A warp
+// for each team announces: it stores what the team's cells left in shared memory and counts.
 // Two buffers of h suffice: a block publishes step s after it has read all of step s - 1, which all
 // blocks published after they had read all of step s - 2.
 #include <cooperative_groups.h>
@@ -27,7 +27,8 @@ using namespace sm90;
 constexpr int kTeamThreads = kTileWarps * 32;
 constexpr int kMultiplyingWarps = kTileTeams * kTileWarps;
 constexpr int kFetchingWarp = kMultiplyingWarps;
-constexpr int kAnnouncingWarp = kFetchingWarp + 1;  // and the next, one a team
+constexpr int kFetchingWarps = 2;
+constexpr int kAnnouncingWarp = kFetchingWarp + kFetchingWarps;  // and the next, one a team
 constexpr int kThreads = (kAnnouncingWarp + kTileTeams) * 32;
 constexpr int kTeamBarrier = 1;  // and the next
 
@@ -47,9 +48,10 @@ struct Config {
 };
 
 struct Barriers {
-  uint64_t full[kMultiplyingWarps][kTileStages];
-  uint64_t empty[kMultiplyingWarps][kTileStages];
+  uint64_t full[kTileWarps][kTileStages];
+  uint64_t empty[kTileWarps][kTileStages];
   uint64_t published[kTileMaxFlights];
+  uint64_t multiplied[kMultiplyingWarps];
 };
 
 // The blocks whose units a warp multiplies.
@@ -97,51 +99,53 @@ struct Group {
   }
 };
 
-// A lane for each stage of each multiplying warp: every other chunk of that warp's.
+// A lane for each stage of half of the multiplying warps, which those of both teams share: every
+// fourth chunk.
 template <class C>
 __device__ __forceinline__ void Fetch(const TileForwardParams& p, const Group& g,
                                       const TileLayout& layout, uint32_t shared, Barriers* barriers,
-                                      uint32_t publications) {
+                                      int half, uint32_t publications) {
   constexpr int kBlockFloats = C::kUnits * C::kRows;
+  constexpr int kQuarters = kTileWarps / kFetchingWarps;
   const int lane = threadIdx.x % 32;
-  const int warp = lane / kTileStages % kMultiplyingWarps, stage = lane % kTileStages;
-  const int team = warp / kTileWarps;
-  const WarpBlocks blocks(p.blocks_per_group, warp % kTileWarps);
+  const int quarter = half * kQuarters + lane / kTileStages % kQuarters;
+  const int stage = lane % kTileStages;
+  const WarpBlocks blocks(p.blocks_per_group, quarter);
   const int chunks = blocks.Chunks(p.chunk_blocks);
-  const uint32_t full = SharedAddress(&barriers->full[warp][stage]);
-  const uint32_t empty = SharedAddress(&barriers->empty[warp][stage]);
-  const uint32_t to = shared + layout.stages + (warp * kTileStages + stage) * layout.stage;
-  int chunk = stage, flight = team;
+  const uint32_t full = SharedAddress(&barriers->full[quarter][stage]);
+  const uint32_t empty = SharedAddress(&barriers->empty[quarter][stage]);
+  const uint32_t to = shared + layout.stages + (quarter * kTileStages + stage) * layout.stage;
+  int chunk = stage, flight = 0;
   uint32_t number = 0, parity = 1;
-  if (lane >= kMultiplyingWarps * kTileStages || chunks == 0 || team >= g.flights) {
-    number = publications;
-  }
+  if (lane >= kQuarters * kTileStages || chunks == 0) number = publications;
   const auto normalize = [&] {
     while (number < publications && chunk >= chunks) {
       chunk -= chunks;
-      flight += kTileTeams;
-      if (flight >= g.flights) {
-        flight = team;
+      if (++flight == g.flights) {
+        flight = 0;
         ++number;
       }
     }
   };
   normalize();
+  bool counted = false;  // all blocks of the chunk
   while (__any_sync(~0u, number < publications)) {
-    if (number < publications && MbarrierTestParity(empty, parity)) {
-      const int first = blocks.first + chunk * p.chunk_blocks;
-      const int count = min(p.chunk_blocks, blocks.end - first);
-      const uint32_t* counter = g.Counter(p, flight, warp % kTileWarps, chunk);
-      if (LdAcquireGpu(counter) >= count * (number + 1)) {
-        FenceProxyAsyncGlobal();
-        const uint32_t bytes = count * kBlockFloats * 4;
-        MbarrierArriveExpectTx(full, bytes);
-        CpAsyncBulkFromGlobal(to, g.Buffer(p, flight, number, kBlockFloats) + first * kBlockFloats,
-                              bytes, full);
-        parity ^= 1;
-        chunk += kTileStages;
-        normalize();
-      }
+    if (number >= publications) continue;
+    const int first = blocks.first + chunk * p.chunk_blocks;
+    const int count = min(p.chunk_blocks, blocks.end - first);
+    if (!counted) {
+      counted = LdAcquireGpu(g.Counter(p, flight, quarter, chunk)) >= count * (number + 1);
+    }
+    if (counted && MbarrierTestParity(empty, parity)) {
+      FenceProxyAsyncGlobal();
+      const uint32_t bytes = count * kBlockFloats * 4;
+      MbarrierArriveExpectTx(full, bytes);
+      CpAsyncBulkFromGlobal(to, g.Buffer(p, flight, number, kBlockFloats) + first * kBlockFloats,
+                            bytes, full);
+      counted = false;
+      parity ^= 1;
+      chunk += kTileStages;
+      normalize();
     }
   }
 }
@@ -230,18 +234,17 @@ struct Multiplier {
   int chunk_blocks;
   int chunks;
   uint32_t full, empty;  // barriers of stage 0; those of the next follow
-  uint32_t chunk_number = 0;
 
-  // sums += h R over this lane's k.
-  __device__ __forceinline__ void Run(float (&sums)[8][C::kThreadUnits][4]) {
+  // sums += h R over this lane's k, of the product numbered `product` of those of both teams.
+  __device__ __forceinline__ void Run(uint32_t product, float (&sums)[8][C::kThreadUnits][4]) {
     constexpr int kStepH = C::kDepth * C::kRows, kStepW = C::kDepth * C::kUnits;
-    for (int chunk = 0; chunk < chunks; ++chunk, ++chunk_number) {
-      const uint32_t stage = chunk_number % kTileStages;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const uint32_t position = product * chunks + chunk, stage = position % kTileStages;
       const float* h = stages + stage * stage_floats;
       const float4* w = weights + chunk * chunk_blocks * (C::kUnits * C::kUnits);
       const int units = min(chunk_blocks, blocks - chunk * chunk_blocks) * C::kUnits;
       Factors<C> first, second = {};
-      MbarrierWaitParity(full + 8 * stage, chunk_number / kTileStages & 1);
+      MbarrierWaitParity(full + 8 * stage, position / kTileStages & 1);
       first.Load(h, w);
 #pragma unroll 2
       for (int k = 0; k < units; k += 2 * C::kDepth) {
@@ -317,7 +320,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   unsigned cleared = cooperative_groups::this_grid().barrier_arrive();
 
   if (threadIdx.x == 0) {
-    for (int w = 0; w < kMultiplyingWarps; ++w) {
+    for (uint64_t& multiplied : barriers.multiplied) MbarrierInit(SharedAddress(&multiplied), 1);
+    for (int w = 0; w < kTileWarps; ++w) {
       for (int s = 0; s < kTileStages; ++s) {
         MbarrierInit(SharedAddress(&barriers.full[w][s]), 1);
         MbarrierInit(SharedAddress(&barriers.empty[w][s]), 1);
@@ -350,12 +354,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   float* outgoing = reinterpret_cast<float*>(shared + layout.outgoing);
   const bool starts_with_h = q.initial_h != nullptr;
   const uint32_t publications = starts_with_h ? p.steps : p.steps - 1;
-  if (warp == kFetchingWarp) {
-    Fetch<C>(p, g, layout, SharedAddress(shared), &barriers, publications);
-    return;
-  }
   if (warp >= kAnnouncingWarp) {
     Announce<C>(p, g, outgoing, &barriers, warp - kAnnouncingWarp, block, publications);
+    return;
+  }
+  if (warp >= kFetchingWarp) {
+    Fetch<C>(p, g, layout, SharedAddress(shared), &barriers, warp - kFetchingWarp, publications);
     return;
   }
 
@@ -369,14 +373,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     multiplier.weights = reinterpret_cast<const float4*>(shared) +
                          (blocks.first * C::kUnits + depth) * C::kUnits + col_group;
     multiplier.stages =
-        reinterpret_cast<const float*>(shared + layout.stages + warp * kTileStages * layout.stage) +
+        reinterpret_cast<const float*>(shared + layout.stages +
+                                       warp % kTileWarps * kTileStages * layout.stage) +
         depth * C::kRows + row_group * 4;
     multiplier.stage_floats = layout.stage / 4;
     multiplier.blocks = blocks.end - blocks.first;
     multiplier.chunk_blocks = p.chunk_blocks;
     multiplier.chunks = blocks.Chunks(p.chunk_blocks);
-    multiplier.full = SharedAddress(&barriers.full[warp][0]);
-    multiplier.empty = SharedAddress(&barriers.empty[warp][0]);
+    multiplier.full = SharedAddress(&barriers.full[warp % kTileWarps][0]);
+    multiplier.empty = SharedAddress(&barriers.empty[warp % kTileWarps][0]);
   }
   float4* team_sums =
       reinterpret_cast<float4*>(shared + layout.sums + team * kTileWarps * layout.sums_bytes);
@@ -432,8 +437,24 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (starts_with_h) publish(flight, first_h);
   }
 
+  // A scheduler's two warps, one of each team, multiply by turns: side by side they would also sum
+  // and wait for h side by side. A team that has a flight less than the other passes.
+  const bool takes_turns = g.flights > 1;
+  const uint32_t my_turn = SharedAddress(&barriers.multiplied[warp]);
+  const uint32_t other_turn =
+      SharedAddress(&barriers.multiplied[(warp + kTileWarps) % kMultiplyingWarps]);
+  uint32_t turn_parity = team == 0 ? 1 : 0;
+  const auto take_turn = [&] {
+    if (takes_turns) MbarrierWaitParity(other_turn, turn_parity);
+    turn_parity ^= 1;
+  };
+  const auto end_turn = [&] {
+    if (takes_turns && lane == 0) MbarrierArrive(my_turn);
+  };
+
   for (int step = 0; step < p.steps; ++step) {
     const bool last = step + 1 == p.steps;
+    const bool multiplies = step > 0 || starts_with_h;
     const int64_t time = q.go_backwards ? p.steps - 1 - step : step;
     for (int flight = team; flight < g.flights; flight += kTileTeams) {
       // Asked for before the products, used after them.
@@ -453,10 +474,11 @@ __global__ void __launch_bounds__(kThreads, 1)
                          ? __ldg(q.recurrent_dropout + at.state)
                          : 1.f;
       }
-      const bool multiplies = step > 0 || starts_with_h;
       if (multiplies) {
         float sums[8][C::kThreadUnits][4] = {};
-        multiplier.Run(sums);
+        take_turn();
+        multiplier.Run((starts_with_h ? step : step - 1) * g.flights + flight, sums);
+        end_turn();
         if constexpr (C::kDepth > 1) AddLanes<C, 8, 16>(sums, lane);
         if constexpr (C::kDepth > 2) AddLanes<C, 4, 8>(sums, lane);
         BarSync<kTeamThreads>(kTeamBarrier + team);  // the sums before these have been read
@@ -544,6 +566,10 @@ __global__ void __launch_bounds__(kThreads, 1)
           q.final_c[at.state] = c[i];
         }
       }
+    }
+    if (multiplies && team == 1 && g.flights % 2 == 1) {
+      take_turn();
+      end_turn();
     }
   }
 }
