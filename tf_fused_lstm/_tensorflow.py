@@ -131,7 +131,7 @@ def is_plain_variable(value: Any) -> bool:
 
 
 def read(variable: Any) -> tf.Tensor:
-    """What tf.convert_to_tensor makes of a plain variable in eager mode, in half its time."""
+    """What tf.convert_to_tensor makes of a plain variable in eager mode, in less time."""
     _resource_variable_ops.variable_accessed(variable)
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
