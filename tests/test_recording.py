@@ -144,3 +144,17 @@ def test_no_zeros_are_made_for_the_reserve(kind):
     assert types.count("FusedLSTM") == types.count("FusedLSTMGrad") == 1
     assert not any(output.dtype == tf.uint8 for name, outputs in ran if name != "FusedLSTM"
                    for output in outputs)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_an_eager_call_reads_its_variables_and_runs_the_op(dtype):
+    """Nothing besides; and a tape learns of the variables."""
+    layer = tfl.FusedLSTM(8, dtype=dtype)
+    x = tf.ones((4, 5, 3), layer.compute_dtype)
+    layer(x)
+    types = [name for name, _ in eager_ops(lambda: layer(x))]
+    assert types == ["ReadVariableOp"] * 3 + ["FusedLSTM"]
+    with tf.GradientTape() as tape:
+        layer(x)
+    watched = {id(variable) for variable in tape.watched_variables()}
+    assert watched == {id(variable) for variable in weights_of(layer)}
