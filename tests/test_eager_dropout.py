@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from executed import eager_ops
 from keras_pairs import LIMITS, assert_close, inputs, outputs_and_gradients, pair
+from processes import output_of
 
 import tf_fused_lstm as tfl
 from tf_fused_lstm import _dropout
@@ -114,12 +115,35 @@ def test_threads(monkeypatch):
 
 
 def test_threads_that_share_a_layer():
-    """A seed is drawn from at every call; each call has some seed's numbers."""
-    layer = tfl.FusedLSTM(4, **KINDS[2], seed=1)
-    layer(X)
+    """Each call has the numbers of some call in turn: threads may read the same seed."""
+    shared, alone = (pair(**KINDS[2], seed=1)[1] for _ in range(2))
     with ThreadPoolExecutor(4) as pool:
-        outputs = list(pool.map(lambda _: layer(X, training=True).numpy(), range(40)))
-    assert all(np.all(np.isfinite(output)) for output in outputs)
+        outputs = list(pool.map(lambda _: shared(X, training=True).numpy(), range(40)))
+    in_turn = [alone(X, training=True).numpy() for _ in range(40)]
+    assert all(any(np.array_equal(output, one) for one in in_turn) for output in outputs)
+
+
+RATES = [
+    {"dropout": np.float32(0.3)}, {"dropout": np.float64(0.3), "recurrent_dropout": 0.2},
+    {"dropout": 1e-7, "recurrent_dropout": 1 - 1e-6}, {"dropout": 1, "recurrent_dropout": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rates", RATES, ids=str)
+def test_rates_of_other_types_and_at_the_ends(rates):
+    stock, fused = pair(**rates, seed=7)
+    assert_close(trained(fused), trained(stock), LIMITS["float32"][1])
+
+
+def test_layers_that_share_a_generator():
+    results = []
+    for which in range(2):
+        layers = [pair(**KINDS[2], seed=5)[which] for _ in range(2)]
+        # Keras lets nobody give a built layer another generator.
+        object.__setattr__(layers[1].cell, "seed_generator", layers[0].cell.seed_generator)
+        calls = [layer(X, training=True) for _ in range(2) for layer in layers]
+        results.append([*calls, state_of(layers[0])])
+    assert_close(results[1], results[0])
 
 
 def run_eagerly(call):
@@ -164,17 +188,29 @@ def test_contexts(context, first_use, monkeypatch):
 
 
 def test_mirrored_strategy():
-    """Whose seed is no variable of one device."""
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    """Whose seed is no variable of one device; two replicas draw as Keras's, eagerly too."""
+    output_of("""
+import keras, numpy as np, tensorflow as tf
+import tf_fused_lstm as tfl
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+x = tf.constant(np.linspace(-1, 1, 30, dtype=np.float32).reshape(3, 5, 2))
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+for in_function in (False, True):
     results = []
     for kind in (keras.layers.LSTM, tfl.FusedLSTM):
         keras.utils.set_random_seed(3)
         with strategy.scope():
-            layer = kind(4, **KINDS[2], seed=5)
-            layer.build(X.shape)
-        calls = [strategy.run(lambda layer=layer: layer(X, training=True)) for _ in range(2)]
-        results.append([strategy.experimental_local_results(call) for call in calls])
-    assert_close(results[1], results[0])
+            layer = kind(4, dropout=0.4, recurrent_dropout=0.3, seed=5)
+            layer.build(x.shape)
+        run = lambda: strategy.run(lambda: layer(x, training=True))
+        run = tf.function(run) if in_function else run
+        calls = [strategy.experimental_local_results(run()) for _ in range(3)]
+        results.append([*calls, layer(x, training=True)])
+    assert len(results[0][0]) == 2
+    for got, wanted in zip(tf.nest.flatten(results[1]), tf.nest.flatten(results[0]), strict=True):
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-6)
+""")
 
 
 def saved_in_keras_format(model, folder):
@@ -210,8 +246,11 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_saved_after_an_eager_call(way, tmp_path):
+    """As Keras's a copy starts from the layer's seed, and draws by itself; an export never does."""
     model = keras.Sequential([keras.Input((5, 2)), tfl.FusedLSTM(4, **KINDS[2], seed=5)])
-    model(X, training=True)
+    first = model(X, training=True)
     found = way(model, tmp_path)
+    assert_close(found(X, training=True), model(X) if way is exported else first)
+    if way is not exported:
+        assert_close(state_of(found.layers[0]), state_of(model.layers[0]))
     assert_close(found(X), model(X))
-    assert np.all(np.isfinite(found(X, training=True)))
