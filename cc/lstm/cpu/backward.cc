@@ -187,11 +187,12 @@ class BackwardPass {
     const int vectors = static_cast<int>(std::min<int64_t>(4, (padded - unit) / Width<T>()));
     const bool ends = depth == 0 || p + depth == whole;
     Tile<T> tile;
-    tile.panel = buffers_.recurrent + (panel * whole + p) * PanelWidth<T>();
+    tile.panel = buffers_.recurrent + panel * whole * PanelWidth<T>() + p * StripWidth<T>();
+    tile.strip = whole * StripWidth<T>();
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
     if (turn < 4 && (panel + 1 < panels_ || !ends)) {
-      FetchQuarter(tile.panel + depth * PanelWidth<T>(), turn, depth, &tile);
+      FetchQuarter(ends, turn, &tile);
     }
     for (int r = 0; r < rows; ++r) {
       if (depth > 0)
@@ -235,7 +236,7 @@ class BackwardPass {
       }
       RunTileRows<kVectors, true>(tile, rows);
       for (int r = 0; r < rows; ++r) tile.a[r] += padded;
-      tile.panel += padded * PanelWidth<T>();
+      tile.panel += padded * StripWidth<T>();
       tile.next[0] = nullptr;
     }
   }

@@ -155,8 +155,9 @@ class ForwardPass {
         for (int64_t panel = part.begin; panel < part.end; ++panel) {
           const int64_t unit = panel * Width<T>();
           hwy::Prefetch(from + ahead + unit);
-          hn::StoreU(LoadPart(d, ComputeType<T>(), from + unit, hidden - unit), d,
-                     recurrent_ + (panel * hidden + p) * PanelWidth<T>() + gate * Width<T>());
+          hn::StoreU(
+              LoadPart(d, ComputeType<T>(), from + unit, hidden - unit), d,
+              recurrent_ + panel * hidden * PanelWidth<T>() + PanelOffset<T>(hidden, p, gate));
         }
       }
     }
@@ -329,11 +330,12 @@ class ForwardPass {
     T* gates = StepGates(begin, step) + row * 4 * padded + unit;
     const T* hidden_before = StepHidden(step) + row * padded;
     Tile<T> tile;
-    tile.panel = recurrent_ + (panel * hidden + p) * PanelWidth<T>();
+    tile.panel = recurrent_ + panel * hidden * PanelWidth<T>() + p * StripWidth<T>();
+    tile.strip = hidden * StripWidth<T>();
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
     if (turn < 4 && (panel + 1 < panels_ || p + depth < hidden)) {
-      FetchQuarter(tile.panel + depth * PanelWidth<T>(), turn, depth, &tile);
+      FetchQuarter(p + depth == hidden, turn, &tile);
     }
     if (p == 0) tile.from_stride = padded;
     const int masks = spec_.num_recurrent_dropout_masks;

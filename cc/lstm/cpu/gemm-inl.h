@@ -42,10 +42,10 @@ Columns<T> TransposedGates(const T* weights, int64_t rows, const tfl_lstm_spec& 
           plan.hidden_padded};
 }
 
-// panel[p][j - column] for p in [begin, end) from rows of data; columns of 4 x 4 blocks in turn.
+// strip[p][j] for p in [begin, end) from rows of data; columns of 4 x 4 blocks in turn.
 template <class T>
-HWY_INLINE void PackTransposedRun(const T* const* rows, int64_t begin, int64_t length, T* panel) {
-  constexpr int64_t kPanel = PanelWidth<T>();
+HWY_INLINE void PackTransposedRun(const T* const* rows, int64_t begin, int64_t length, T* strip) {
+  constexpr int64_t kStrip = StripWidth<T>();
   int64_t p = 0;
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (sizeof(T) == 4) {
@@ -53,7 +53,7 @@ HWY_INLINE void PackTransposedRun(const T* const* rows, int64_t begin, int64_t l
     const hn::RebindToUnsigned<hn::RepartitionToWide<decltype(d)>> dw;
     // A cache line of each row at a time: rows a power of two apart share few sets of the cache.
     for (int64_t run; (run = std::min<int64_t>(16, (length - p) / 4 * 4)) > 0; p += run) {
-      for (int64_t j = 0; j < kPanel; j += 4) {
+      for (int64_t j = 0; j < kStrip; j += 4) {
         for (int64_t q = p; q < p + run; q += 4) {
           const auto a = hn::LoadU(d, rows[j] + begin + q);
           const auto b = hn::LoadU(d, rows[j + 1] + begin + q);
@@ -63,18 +63,18 @@ HWY_INLINE void PackTransposedRun(const T* const* rows, int64_t begin, int64_t l
           const auto ab1 = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));
           const auto ef0 = hn::BitCast(dw, hn::InterleaveLower(d, e, f));
           const auto ef1 = hn::BitCast(dw, hn::InterleaveUpper(d, e, f));
-          T* to = panel + q * kPanel + j;
+          T* to = strip + q * kStrip + j;
           hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab0, ef0)), d, to);
-          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab0, ef0)), d, to + kPanel);
-          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab1, ef1)), d, to + 2 * kPanel);
-          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab1, ef1)), d, to + 3 * kPanel);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab0, ef0)), d, to + kStrip);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab1, ef1)), d, to + 2 * kStrip);
+          hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab1, ef1)), d, to + 3 * kStrip);
         }
       }
     }
   }
 #endif
   for (; p < length; ++p) {
-    for (int64_t j = 0; j < kPanel; ++j) panel[p * kPanel + j] = rows[j][begin + p];
+    for (int64_t j = 0; j < kStrip; ++j) strip[p * kStrip + j] = rows[j][begin + p];
   }
 }
 
@@ -85,7 +85,6 @@ HWY_NOINLINE void PackColumns(const Columns<T>& from, int64_t begin, int64_t dep
                               int64_t panels, T* packed) {
   const Tag<T> d;
   constexpr int64_t kWidth = Width<T>();
-  constexpr int64_t kPanel = PanelWidth<T>();
   constexpr int64_t kMostVectors = 4 * kBlockPanels;
   constexpr int64_t kAhead = 8;  // rows
   int64_t source[kMostVectors], valid[kMostVectors];
@@ -105,7 +104,7 @@ HWY_NOINLINE void PackColumns(const Columns<T>& from, int64_t begin, int64_t dep
     const T* later = row + std::min(kAhead, depth - 1 - p) * from.stride;
     for (int64_t v = 0; v < vectors; ++v) {
       if (valid[v] > 0) hwy::Prefetch(later + source[v]);
-      T* to = packed + (v / 4 * depth + p) * kPanel + v % 4 * kWidth;
+      T* to = packed + PanelOffset<T>(depth, p, v);
       if (HWY_LIKELY(valid[v] >= kWidth)) {
         hn::StoreU(hn::LoadU(d, row + source[v]), d, to);
       } else if (valid[v] > 0) {
@@ -117,31 +116,31 @@ HWY_NOINLINE void PackColumns(const Columns<T>& from, int64_t begin, int64_t dep
   }
 }
 
-// Packs one panel of a transposed source.
+// Packs one strip of a transposed source.
 template <class T>
-HWY_NOINLINE void PackTransposed(const Columns<T>& from, int64_t begin, int64_t depth,
-                                 int64_t column, T* panel) {
-  constexpr int64_t kPanel = PanelWidth<T>();
-  const int64_t valid = std::min(kPanel, from.count - column);
-  const T* rows[kPanel];
+HWY_NOINLINE void PackTransposedStrip(const Columns<T>& from, int64_t begin, int64_t depth,
+                                      int64_t column, T* strip) {
+  constexpr int64_t kStrip = StripWidth<T>();
+  const int64_t valid = std::min(kStrip, from.count - column);
+  const T* rows[kStrip];
   for (int64_t p = begin; p < begin + depth;) {
     const int64_t gate = p / from.hidden_padded;
     const int64_t unit = p % from.hidden_padded;
     const bool padding = unit >= from.hidden;
     const int64_t run =
         std::min(begin + depth - p, (padding ? from.hidden_padded : from.hidden) - unit);
-    T* to = panel + (p - begin) * kPanel;
+    T* to = strip + (p - begin) * kStrip;
     if (padding || valid <= 0) {
-      std::memset(to, 0, static_cast<size_t>(run * kPanel) * sizeof(T));
+      std::memset(to, 0, static_cast<size_t>(run * kStrip) * sizeof(T));
     } else {
       // Beyond the last column any row will do, then zeros.
-      for (int64_t j = 0; j < kPanel; ++j) {
+      for (int64_t j = 0; j < kStrip; ++j) {
         rows[j] = from.data + (column + std::min(j, valid - 1)) * from.stride + gate * from.hidden;
       }
       PackTransposedRun(rows, unit, run, to);
-      if (valid < kPanel) {
+      if (valid < kStrip) {
         for (int64_t q = 0; q < run; ++q) {
-          std::memset(to + q * kPanel + valid, 0, static_cast<size_t>(kPanel - valid) * sizeof(T));
+          std::memset(to + q * kStrip + valid, 0, static_cast<size_t>(kStrip - valid) * sizeof(T));
         }
       }
     }
@@ -149,8 +148,19 @@ HWY_NOINLINE void PackTransposed(const Columns<T>& from, int64_t begin, int64_t 
   }
 }
 
+// Likewise a panel.
+template <class T>
+void PackTransposed(const Columns<T>& from, int64_t begin, int64_t depth, int64_t column,
+                    T* panel) {
+  for (int v = 0; v < 4; v += kStripVectors) {
+    PackTransposedStrip(from, begin, depth, column + v * Width<T>(),
+                        panel + PanelOffset<T>(depth, 0, v));
+  }
+}
+
 // Between the elements of a column of packed rows: a tile's, rounded up to what copies at once.
-constexpr int64_t kPackedRows = kTileRows == 6 ? 8 : 4;
+constexpr int64_t kPackedRows = 8;
+static_assert(kTileRows <= kPackedRows);
 
 // Factors of rows over time, the same at all steps: row r's are those of batch row r % batch.
 template <class T>
@@ -262,7 +272,7 @@ HWY_INLINE void FactoredTile(const Product<T>& product, const Rows<T>& to, int64
     WithConstant<4>(static_cast<int>(vectors),
                     [&](auto constant) { RunTileRows<constant.value, true>(tile, rows); });
     for (int r = 0; r < rows; ++r) tile.a[r] += tile.depth * tile.a_stride;
-    tile.panel += tile.depth * kPanel;
+    tile.panel += tile.depth * StripWidth<T>();
     tile.next[0] = nullptr;
   }
   for (int r = 0; r < rows && !whole; ++r) std::copy(part[0][r], part[0][r] + valid, c[r]);
@@ -340,6 +350,7 @@ HWY_NOINLINE void MultiplyBand(const Product<T>& product, const Band<T>& band, i
     Tile<T> tile;
     tile.a_stride = product.a_transposed ? kPackedRows : 1;
     tile.depth = depth;
+    tile.strip = depth * StripWidth<T>();
     for (int r = 0; r < rows && depth > 0; ++r) {
       tile.a[r] = product.a_transposed ? packed_a + t * depth * kPackedRows + r
                                        : band.part->a(row + r) + begin;

@@ -15,36 +15,55 @@ HWY_BEFORE_NAMESPACE();
 namespace tfl::cpu {
 namespace HWY_NAMESPACE {
 
-// acc[r][v] += sum over p below depth of a[r][p * a_stride] * panel[p][v], a panel being packed:
-// PanelWidth columns for each p. A panel row stays in registers for all rows of the tile.
-// With kPrefetch, every row of the panel also fetches what next[0] and next[1] point at, and moves
-// them by next_step.
-template <int kRows, int kVectors, bool kPrefetch, class D, class T = hn::TFromD<D>>
+// acc[r][v] += sum over p below depth of a[r][p * a_stride] * panel[p][v], vectors of a panel from
+// its first strip on, which lie `strip` apart. A row of them stays in registers for all rows of the
+// tile, or, where there are more of them than rows, an element of each row for all vectors.
+// Every row of the panel also fetches what the first kFetches of `next` point at, and moves them by
+// next_step.
+template <int kRows, int kVectors, int kFetches, class D, class T = hn::TFromD<D>>
 HWY_INLINE void MultiplyTile(D d, const T* const* HWY_RESTRICT a, int64_t a_stride,
-                             const T* HWY_RESTRICT panel, int64_t depth, const T* const* next,
-                             int64_t next_step, hn::Vec<D> (&acc)[kRows][kVectors]) {
+                             const T* HWY_RESTRICT panel, int64_t strip, int64_t depth,
+                             const T* const* next, int64_t next_step,
+                             hn::Vec<D> (&acc)[kRows][kVectors]) {
   constexpr int64_t kWidth = Width<T>();
   const T* HWY_RESTRICT row[kRows];
   TFL_UNROLL
   for (int r = 0; r < kRows; ++r) row[r] = a[r];
-  const T* next0 = kPrefetch ? next[0] : nullptr;
-  const T* next1 = kPrefetch ? next[1] : nullptr;
+  const T* next0 = kFetches > 0 ? next[0] : nullptr;
+  const T* next1 = kFetches > 1 ? next[1] : nullptr;
+  const auto load = [&](int v) {
+    return hn::LoadU(d, panel + v / kStripVectors * strip + v % kStripVectors * kWidth);
+  };
   const int64_t end = depth * a_stride;
   for (int64_t p = 0; p != end; p += a_stride) {
-    hn::Vec<D> b[kVectors];
-    TFL_UNROLL
-    for (int v = 0; v < kVectors; ++v) b[v] = hn::LoadU(d, panel + v * kWidth);
-    TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const auto x = hn::Set(d, row[r][p]);
+    if constexpr (kStripVectors < kVectors) {
+      hn::Vec<D> x[kRows];
       TFL_UNROLL
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, b[v], acc[r][v]);
+      for (int r = 0; r < kRows; ++r) x[r] = hn::Set(d, row[r][p]);
+      TFL_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const auto b = load(v);
+        TFL_UNROLL
+        for (int r = 0; r < kRows; ++r) acc[r][v] = hn::MulAdd(x[r], b, acc[r][v]);
+      }
+    } else {
+      hn::Vec<D> b[kVectors];
+      TFL_UNROLL
+      for (int v = 0; v < kVectors; ++v) b[v] = load(v);
+      TFL_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const auto x = hn::Set(d, row[r][p]);
+        TFL_UNROLL
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, b[v], acc[r][v]);
+      }
     }
-    panel += 4 * kWidth;
-    if constexpr (kPrefetch) {
+    panel += StripWidth<T>();
+    if constexpr (kFetches > 0) {
       hwy::Prefetch(next0);
-      hwy::Prefetch(next1);
       next0 += next_step;
+    }
+    if constexpr (kFetches > 1) {
+      hwy::Prefetch(next1);
       next1 += next_step;
     }
   }
@@ -70,6 +89,7 @@ struct Tile {
   const T* a[kTileRows] = {};
   int64_t a_stride = 1;
   const T* panel = nullptr;
+  int64_t strip = 0;  // between the panel's strips
   int64_t depth = 0;
   const T* next[2] = {};  // what a later tile reads, fetched as in MultiplyTile; null: nothing
   int64_t next_step = 0;
@@ -80,16 +100,22 @@ struct Tile {
   const T* factor[kTileRows] = {};  // vectors side by side
 };
 
-// Lets a tile fetch quarter `turn` of a panel, half a vector with each of its rows twice.
+// Lets a tile fetch quarter `turn` of the rows after its own, of its panel or the next one: half a
+// vector with each of its rows twice.
 template <class T>
-HWY_INLINE void FetchQuarter(const T* panel, int64_t turn, int64_t depth, Tile<T>* tile) {
+HWY_INLINE void FetchQuarter(bool next_panel, int64_t turn, Tile<T>* tile) {
+  const int64_t depth = tile->depth, strips = turn / kStripVectors;
+  const T* panel = tile->panel + depth * StripWidth<T>();
+  if (next_panel) panel += (4 / kStripVectors - 1) * tile->strip;
   tile->next_step = Width<T>() / 2;
-  tile->next[0] = panel + turn * depth * Width<T>();
+  tile->next[0] = panel + strips * tile->strip + turn % kStripVectors * depth * Width<T>();
   tile->next[1] = tile->next[0] + depth * tile->next_step;
 }
 
-template <int kRows, int kVectors, bool kFactored, class T>
-HWY_NOINLINE void RunTile(const Tile<T>& tile) {
+// Vectors [kFirst, kFirst + kVectors) of a tile, from the start of a strip. If they are not all of
+// it, half of what it fetches.
+template <int kRows, int kFirst, int kVectors, bool kWhole, bool kFactored, class T>
+HWY_INLINE void RunVectors(const Tile<T>& tile) {
   const Tag<T> d;
   hn::Vec<Tag<T>> acc[kRows][kVectors];
   if (!kFactored && tile.from[0] != nullptr) {
@@ -97,7 +123,7 @@ HWY_NOINLINE void RunTile(const Tile<T>& tile) {
     for (int r = 0; r < kRows; ++r) {
       TFL_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        acc[r][v] = hn::LoadU(d, tile.from[r] + v * tile.from_stride);
+        acc[r][v] = hn::LoadU(d, tile.from[r] + (kFirst + v) * tile.from_stride);
       }
     }
   } else {
@@ -107,27 +133,39 @@ HWY_NOINLINE void RunTile(const Tile<T>& tile) {
       for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(d);
     }
   }
+  const T* panel = tile.panel + kFirst / kStripVectors * tile.strip;
   // A single row only waits for its panel: fetching another one at the same time gains nothing.
+  constexpr int kFetches = kRows == 1 ? 0 : kWhole ? 2 : 1;
   if (kRows > 1 && tile.next[0] != nullptr) {
-    MultiplyTile<kRows, kVectors, kRows != 1>(d, tile.a, tile.a_stride, tile.panel, tile.depth,
-                                              tile.next, tile.next_step, acc);
+    MultiplyTile<kRows, kVectors, kFetches>(d, tile.a, tile.a_stride, panel, tile.strip, tile.depth,
+                                            tile.next + (kFirst > 0), tile.next_step, acc);
   } else {
-    MultiplyTile<kRows, kVectors, false>(d, tile.a, tile.a_stride, tile.panel, tile.depth,
-                                         tile.next, tile.next_step, acc);
+    MultiplyTile<kRows, kVectors, 0>(d, tile.a, tile.a_stride, panel, tile.strip, tile.depth,
+                                     tile.next, tile.next_step, acc);
   }
   TFL_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TFL_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       if (kFactored) {
-        const auto factor = hn::LoadU(d, tile.factor[r] + v * Width<T>());
-        acc[r][v] =
-            tile.from[0] == nullptr
-                ? hn::Mul(acc[r][v], factor)
-                : hn::MulAdd(acc[r][v], factor, hn::LoadU(d, tile.from[r] + v * tile.from_stride));
+        const auto factor = hn::LoadU(d, tile.factor[r] + (kFirst + v) * Width<T>());
+        acc[r][v] = tile.from[0] == nullptr
+                        ? hn::Mul(acc[r][v], factor)
+                        : hn::MulAdd(acc[r][v], factor,
+                                     hn::LoadU(d, tile.from[r] + (kFirst + v) * tile.from_stride));
       }
-      hn::StoreU(acc[r][v], d, tile.to[r] + v * tile.to_stride);
+      hn::StoreU(acc[r][v], d, tile.to[r] + (kFirst + v) * tile.to_stride);
     }
+  }
+}
+
+template <int kRows, int kVectors, bool kFactored, class T>
+HWY_NOINLINE void RunTile(const Tile<T>& tile) {
+  if constexpr (kRows <= kFewRows || kVectors <= kStripVectors) {
+    RunVectors<kRows, 0, kVectors, true, kFactored>(tile);
+  } else {
+    RunVectors<kRows, 0, kStripVectors, false, kFactored>(tile);
+    RunVectors<kRows, kStripVectors, kVectors - kStripVectors, false, kFactored>(tile);
   }
 }
 
@@ -138,35 +176,51 @@ HWY_INLINE void RunTileRows(const Tile<T>& tile, int rows) {
 }
 
 // As RunTile with four vectors, but vector v has a factor of its own: a[r][4 * p + v].
-template <int kRows, class T>
-HWY_NOINLINE void RunGatedTile(const Tile<T>& tile) {
+template <int kRows, int kFirst, int kVectors, class T>
+HWY_INLINE void RunGatedVectors(const Tile<T>& tile) {
   const Tag<T> d;
   constexpr int64_t kWidth = Width<T>();
-  hn::Vec<Tag<T>> acc[kRows][4];
+  hn::Vec<Tag<T>> acc[kRows][kVectors];
   const T* HWY_RESTRICT row[kRows];
   TFL_UNROLL
   for (int r = 0; r < kRows; ++r) {
     row[r] = tile.a[r];
     TFL_UNROLL
-    for (int v = 0; v < 4; ++v) acc[r][v] = hn::LoadU(d, tile.from[r] + v * tile.from_stride);
+    for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = hn::LoadU(d, tile.from[r] + (kFirst + v) * tile.from_stride);
+    }
   }
-  const T* HWY_RESTRICT panel = tile.panel;
-  for (int64_t p = 0; p != 4 * tile.depth; p += 4, panel += 4 * kWidth) {
-    hn::Vec<Tag<T>> b[4];
+  const T* HWY_RESTRICT panel = tile.panel + kFirst / kStripVectors * tile.strip;
+  for (int64_t p = 0; p != 4 * tile.depth; p += 4, panel += StripWidth<T>()) {
+    hn::Vec<Tag<T>> b[kVectors];
     TFL_UNROLL
-    for (int v = 0; v < 4; ++v) b[v] = hn::LoadU(d, panel + v * kWidth);
+    for (int v = 0; v < kVectors; ++v) {
+      b[v] = hn::LoadU(d, panel + v / kStripVectors * tile.strip + v % kStripVectors * kWidth);
+    }
     TFL_UNROLL
     for (int r = 0; r < kRows; ++r) {
       TFL_UNROLL
-      for (int v = 0; v < 4; ++v) {
-        acc[r][v] = hn::MulAdd(hn::Set(d, row[r][p + v]), b[v], acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = hn::MulAdd(hn::Set(d, row[r][p + kFirst + v]), b[v], acc[r][v]);
       }
     }
   }
   TFL_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TFL_UNROLL
-    for (int v = 0; v < 4; ++v) hn::StoreU(acc[r][v], d, tile.to[r] + v * tile.to_stride);
+    for (int v = 0; v < kVectors; ++v) {
+      hn::StoreU(acc[r][v], d, tile.to[r] + (kFirst + v) * tile.to_stride);
+    }
+  }
+}
+
+template <int kRows, class T>
+HWY_NOINLINE void RunGatedTile(const Tile<T>& tile) {
+  if constexpr (kRows <= kFewRows) {
+    RunGatedVectors<kRows, 0, 4>(tile);
+  } else {
+    RunGatedVectors<kRows, 0, 2>(tile);
+    RunGatedVectors<kRows, 2, 2>(tile);
   }
 }
 

@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using Tag = hn::ScalableTag<T>;
 
-// Elements of a vector, of a packed panel of columns (four vectors), and rows of a full tile.
+// Elements of a vector, of a packed panel of columns (four vectors).
 template <class T>
 constexpr int64_t Width() {
   return static_cast<int64_t>(hn::MaxLanes(Tag<T>()));
@@ -35,12 +35,26 @@ template <class T>
 constexpr int64_t PanelWidth() {
   return 4 * Width<T>();
 }
-// A tile's accumulators, kTileRows x 4, leave registers for a row of the panel and a broadcast.
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
-constexpr int kTileRows = 3;
-#else
+// Rows of a full tile. Its accumulators, and those of a few rows x 4 vectors, leave registers for a
+// row of a strip and a broadcast: a panel is packed as strips, one after the other, which a tile of
+// more than kFewRows rows takes in turn.
 constexpr int kTileRows = 6;
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
+constexpr int kStripVectors = 2;
+constexpr int kFewRows = 3;
+#else
+constexpr int kStripVectors = 4;
+constexpr int kFewRows = kTileRows;
 #endif
+template <class T>
+constexpr int64_t StripWidth() {
+  return kStripVectors * Width<T>();
+}
+// Where vector v of row p lies in a panel of this depth, or in several side by side.
+template <class T>
+constexpr int64_t PanelOffset(int64_t depth, int64_t p, int64_t v) {
+  return (v / kStripVectors * depth + p) * StripWidth<T>() + v % kStripVectors * Width<T>();
+}
 
 inline size_t ElementBytes(tfl_dtype type) {
   return type == TFL_FLOAT64 ? 8 : type == TFL_FLOAT32 ? 4 : 2;
