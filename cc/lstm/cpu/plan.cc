@@ -1,5 +1,7 @@
 #include "cc/lstm/cpu/plan.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <initializer_list>
 
@@ -44,6 +46,16 @@ class Sizes {
  private:
   bool overflow_ = false;
 };
+
+// Bytes of a core's second-level cache, 0 where they are unknown.
+int64_t SecondLevelCache() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  static const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes;
+#else
+  return 0;
+#endif
+}
 
 // Multiply-adds of a phase below which another thread costs more than it brings.
 constexpr int64_t kMinShareWork = 12 << 10;
@@ -178,7 +190,8 @@ tfl_status MakePlan(const tfl_lstm_spec& spec, int32_t num_threads, Plan* plan) 
   plan->copy_x = plan->convert_x || spec.has_mask;
   plan->convert_weights = spec.weight_dtype != compute;
   plan->plain_gates = padded == hidden;
-  plan->direct_recurrent = batch == 1 && plan->plain_gates && hidden <= kDirectUnits;
+  plan->direct_recurrent =
+      batch == 1 && plan->plain_gates && ReadsDirectly(hidden, SecondLevelCache());
   PlanTeam(spec, num_threads, plan);
   const int64_t state = sizes.Product({batch, padded});
   const int64_t step_gates = sizes.Product({state, 4});

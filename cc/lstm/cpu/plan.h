@@ -1,4 +1,5 @@
-// What a call will do and where its scratch lies: a pure function of the spec and the thread count.
+// What a call will do and where its scratch lies: a pure function of the spec, the thread count and
+// the machine.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CPU_PLAN_H_
 #define TF_FUSED_LSTM_CC_LSTM_CPU_PLAN_H_
 
@@ -22,6 +23,12 @@ inline constexpr int64_t kMaxPackedRows = 8;
 // Units up to which a single row reads recurrent_kernel as it lies instead of packed: beyond, its
 // rows are too many pages apart.
 inline constexpr int64_t kDirectUnits = 256;
+// Whether it may, with this much second-level cache in a core, or 0 where that is unknown: it
+// should hold three quarters of the float32 values, as what comes from the next level comes faster
+// packed.
+constexpr bool ReadsDirectly(int64_t hidden, int64_t cache_bytes) {
+  return hidden <= kDirectUnits && (cache_bytes <= 0 || 12 * hidden * hidden <= cache_bytes);
+}
 // Tiles that a step of the recurrence takes through a block of its depth together.
 inline constexpr int64_t kStepTiles = 16;
 

@@ -67,5 +67,16 @@ TEST(PlanTest, FewUnitsAndManyRowsDoNotWaitAtEveryStep) {
   EXPECT_EQ(plan.row_tasks, 8);
 }
 
+TEST(PlanTest, OneRowReadsKernelInPlaceWhereCacheHoldsIt) {
+  for (int64_t cache : {0, 1 << 20, 2 << 20}) {
+    EXPECT_TRUE(ReadsDirectly(256, cache));
+    EXPECT_FALSE(ReadsDirectly(512, cache));
+  }
+  EXPECT_TRUE(ReadsDirectly(192, 512 << 10));
+  EXPECT_FALSE(ReadsDirectly(256, 512 << 10));
+  EXPECT_FALSE(PlanOf(Spec(1, 64, 512, 512), 2).direct_recurrent);
+  EXPECT_FALSE(PlanOf(Spec(2, 64, 128, 128), 2).direct_recurrent);
+}
+
 }  // namespace
 }  // namespace tfl::cpu
