@@ -61,7 +61,7 @@ def draw_eagerly(generator: Any, kinds: Sequence[Kind], dtype: tf.DType) -> Mask
     if variable is None:
         return None
     some = [kind for kind in kinds if kind.number]
-    function = _function(_draws_next, variable.dtype, some, dtype)
+    function = _function(_draws_next, some, dtype, variable.dtype)
     if function is None:
         return None
     arguments = [variable.handle, *(_shape(*kind.shape) for kind in some)]
@@ -75,13 +75,13 @@ def draw_in_tf_keras(generator: Any, kinds: Sequence[Kind], dtype: tf.DType) -> 
     if not tf.executing_eagerly() or getattr(generator, "_rng_type", None) != "legacy_stateful":
         return None
     some = [kind for kind in kinds if kind.number]
-    function = _function(_draws_of_uniform, dtype, some, dtype)
+    function = _function(_draws_of_uniform, some, dtype)
     if function is None:
         return None
     own = [generator.make_legacy_seed() for _ in range(_TF_KERAS_DRAWS * len(some))]
     seeds = [tf.compat.v1.get_seed(seed) for seed in own]
     if all(seed == (None, None) for seed in seeds):  # any numbers do
-        unseeded = _function(_draws_unseeded, dtype, some, dtype)
+        unseeded = _function(_draws_unseeded, some, dtype)
         if unseeded is not None:
             return _run(unseeded, [_shape(*kind.shape) for kind in some], kinds, dtype)
     uniform = []
@@ -129,10 +129,8 @@ _functions: dict[Any, Any] = {}
 _Draws = tuple[tuple[int, float], ...]
 
 
-def _function(
-    make: Callable[..., Any], first_dtype: tf.DType, kinds: Sequence[Kind], dtype: tf.DType
-) -> Any | None:
-    key = make, first_dtype, tuple((kind.number, kind.rate) for kind in kinds), dtype
+def _function(make: Callable[..., Any], kinds: Sequence[Kind], *dtypes: tf.DType) -> Any | None:
+    key = make, tuple((kind.number, kind.rate) for kind in kinds), *dtypes
     if not all(isinstance(kind.rate, float) for kind in kinds):
         return None
     function = _functions.get(key)
@@ -148,7 +146,7 @@ def _run(function: Any, arguments: list[Any], kinds: Sequence[Kind], dtype: tf.D
     return [next(masks) if kind.number else None for kind in kinds]
 
 
-def _draws_next(state_dtype: tf.DType, draws: _Draws, dtype: tf.DType) -> Any:
+def _draws_next(draws: _Draws, dtype: tf.DType, state_dtype: tf.DType) -> Any:
     """Of a seed generator's state's handle, which it moves on, and of a shape for each kind."""
 
     def masks(handle: tf.Tensor, *shapes: tf.Tensor) -> list[tf.Tensor]:
@@ -165,7 +163,7 @@ def _draws_next(state_dtype: tf.DType, draws: _Draws, dtype: tf.DType) -> Any:
     )
 
 
-def _draws_unseeded(_: tf.DType, draws: _Draws, dtype: tf.DType) -> Any:
+def _draws_unseeded(draws: _Draws, dtype: tf.DType) -> Any:
     """Of a shape for each kind."""
 
     def masks(*shapes: tf.Tensor) -> list[tf.Tensor]:
@@ -183,7 +181,7 @@ def _draws_unseeded(_: tf.DType, draws: _Draws, dtype: tf.DType) -> Any:
     )
 
 
-def _draws_of_uniform(_: tf.DType, draws: _Draws, dtype: tf.DType) -> Any:
+def _draws_of_uniform(draws: _Draws, dtype: tf.DType) -> Any:
     """Of the uniform numbers of each mask."""
 
     def masks(*uniform: tf.Tensor) -> list[tf.Tensor]:

@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using Tag = hn::ScalableTag<T>;
 
-// Elements of a vector, of a packed panel of columns (four vectors).
+// Elements of a vector, and of a packed panel of columns (four vectors).
 template <class T>
 constexpr int64_t Width() {
   return static_cast<int64_t>(hn::MaxLanes(Tag<T>()));

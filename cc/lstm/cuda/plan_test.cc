@@ -138,6 +138,9 @@ TEST(MakePlan, BuiltFamilies) {
       {2000, 512, TFL_FLOAT32, false, Hopper(), "step"},
       {64, 2048, TFL_FLOAT32, false, Hopper(), "step"},
       {64, 512, TFL_FLOAT32, false, Ampere(), "step"},
+      // With leave to round, where the grid family does not run the call.
+      {64, 500, TFL_FLOAT32, true, Hopper(), "tile"},
+      {256, 500, TFL_FLOAT32, true, Hopper(), "step"},
       {16, 256, TFL_FLOAT64, false, Hopper(), "step"},
       {16, 256, TFL_FLOAT32, true, Ampere(), "vector"},
   };

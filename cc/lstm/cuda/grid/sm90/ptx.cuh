@@ -1,4 +1,4 @@
-// The instructions of sm_90a that the grid kernels use, one function each.
+// The instructions of sm_90a that the grid kernels use besides those of others, one function each.
 #ifndef TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_PTX_CUH_
 #define TF_FUSED_LSTM_CC_LSTM_CUDA_GRID_SM90_PTX_CUH_
 
@@ -7,22 +7,12 @@
 
 #include <cstdint>
 
+#include "cc/lstm/cuda/ptx.cuh"
+
 namespace tfl::cuda::ptx {
 
 __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// Subnormal numbers count as zeros: without their cases, many of these run side by side.
-__device__ __forceinline__ float Exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-__device__ __forceinline__ float Reciprocal(float x) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
 }
 
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals) {
@@ -78,9 +68,6 @@ __device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
 }
 
 // Between accesses by ordinary instructions and by the copy engine or the tensor cores.
-__device__ __forceinline__ void FenceAsyncGlobal() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
 __device__ __forceinline__ void FenceAsyncShared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -89,9 +76,6 @@ __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* address) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
-}
-__device__ __forceinline__ void AddRelease(uint32_t* address, uint32_t value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
 // A word that carries its number along needs no order to other accesses.

@@ -12,6 +12,7 @@
 
 #include <utility>
 
+#include "cc/lstm/cuda/ptx.cuh"
 #include "cc/lstm/cuda/scalar.cuh"
 #include "cc/lstm/cuda/sm90/ptx.cuh"
 #include "cc/lstm/cuda/status.h"
@@ -64,12 +65,6 @@ struct WarpBlocks {
   }
 };
 
-__device__ __forceinline__ void AddReleaseGpu(uint32_t* address, uint32_t value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
-__device__ __forceinline__ void FenceProxyAsyncGlobal() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
 __device__ __forceinline__ void CpAsyncBulkFromGlobal(uint32_t shared, const void* global,
                                                       uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -137,7 +132,7 @@ __device__ __forceinline__ void Fetch(const TileForwardParams& p, const Group& g
       counted = LdAcquireGpu(g.Counter(p, flight, quarter, chunk)) >= count * (number + 1);
     }
     if (counted && MbarrierTestParity(empty, parity)) {
-      FenceProxyAsyncGlobal();
+      ptx::FenceAsyncGlobal();
       const uint32_t bytes = count * kBlockFloats * 4;
       MbarrierArriveExpectTx(full, bytes);
       CpAsyncBulkFromGlobal(to, g.Buffer(p, flight, number, kBlockFloats) + first * kBlockFloats,
@@ -168,7 +163,7 @@ __device__ __forceinline__ void Announce(const TileForwardParams& p, const Group
 #pragma unroll
       for (int i = lane; i < kBlockFloats / 4; i += 32) to[i] = from[i];
       __syncwarp();
-      if (lane == 0) AddReleaseGpu(g.Counter(p, flight, warp, chunk), 1);
+      if (lane == 0) ptx::AddRelease(g.Counter(p, flight, warp, chunk), 1);
     }
   }
 }
