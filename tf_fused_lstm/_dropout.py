@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_fused_lstm import _keras
+from tf_fused_lstm import _keras, _tensorflow
 
 # How many masks tf_keras's LSTM cell draws of either kind, however many it uses.
 _TF_KERAS_DRAWS = 4
@@ -142,7 +142,7 @@ def _function(make: Callable[..., Any], kinds: Sequence[Kind], *dtypes: tf.DType
 
 def _run(function: Any, arguments: list[Any], kinds: Sequence[Kind], dtype: tf.DType) -> Masks:
     outputs = [dtype for kind in kinds if kind.number]
-    masks = iter(tf.raw_ops.StatefulPartitionedCall(args=arguments, Tout=outputs, f=function))
+    masks = iter(_tensorflow.run(function, arguments, outputs))
     return [next(masks) if kind.number else None for kind in kinds]
 
 

@@ -221,7 +221,7 @@ __device__ __forceinline__ void StorePart(
         factor + C::kSourceRegisterSteps * 2 * 128, 128, place.lane);
   }
   product.End();
-  feed.Release(item, place.lane);
+  feed.Release(item);
   float* const part = reinterpret_cast<float*>(parts + (message & 1) * C::kPartsBytes) +
                       (tile * C::kWarps + place.warp) * C::kUnits * 8 + (place.lane >> 2) * 8 +
                       (place.lane & 3) * 2;

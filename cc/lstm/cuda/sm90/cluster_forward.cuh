@@ -431,7 +431,7 @@ __device__ __forceinline__ void ForwardRecurrence(const Params& p) {
     AddParts<C, 0>(product, a, base + before, group_bytes, place, mailbox, s - 1);
     product.End();
     if constexpr (kStack) {
-      if (flags.IsFed()) feed.Release(s, lane);
+      if (flags.IsFed()) feed.Release(s);
     }
 
 #pragma unroll

@@ -55,20 +55,17 @@ struct Feed {
   __device__ void Init() const {
     for (int i = 0; i < F::kSlots; ++i) {
       MbarrierInit(Full(i), 32);
-      MbarrierInit(Free(i), C::kWarps);
+      MbarrierInit(Free(i), 32 * C::kWarps);
     }
     for (int i = 0; i < kRound; ++i) MbarrierInit(Stored(i), C::kWarps);
     MbarrierInit(Told(), 1);
     FenceMbarrierInit();
   }
-  // Threads that compute: until an item is there, and that the warp has read it.
+  // Threads that compute: until an item is there, and that the thread has read it.
   __device__ __forceinline__ void Wait(int item) const {
     MbarrierWaitParity(Full(item), item / F::kSlots & 1);
   }
-  __device__ __forceinline__ void Release(int item, int lane) const {
-    __syncwarp();
-    if (lane == 0) MbarrierArrive(Free(item));
-  }
+  __device__ __forceinline__ void Release(int item) const { MbarrierArrive(Free(item)); }
   // That all that the warp writes in a step has been stored: by a barrier, whose release is cheap,
   // while that of a plain store waits for the stores.
   __device__ __forceinline__ void Store(int step, int lane) const {

@@ -251,8 +251,7 @@ struct Multiplier {
         if (k + 2 * C::kDepth < units) first.Load(h, w);
         if (two) second.Multiply(sums);
       }
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) MbarrierArrive(empty + 8 * stage);
+      MbarrierArrive(empty + 8 * stage);
     }
   }
 };
@@ -315,15 +314,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   unsigned cleared = cooperative_groups::this_grid().barrier_arrive();
 
   if (threadIdx.x == 0) {
-    for (uint64_t& multiplied : barriers.multiplied) MbarrierInit(SharedAddress(&multiplied), 1);
+    for (uint64_t& multiplied : barriers.multiplied) MbarrierInit(SharedAddress(&multiplied), 32);
     for (int w = 0; w < kTileWarps; ++w) {
       for (int s = 0; s < kTileStages; ++s) {
         MbarrierInit(SharedAddress(&barriers.full[w][s]), 1);
-        MbarrierInit(SharedAddress(&barriers.empty[w][s]), 1);
+        MbarrierInit(SharedAddress(&barriers.empty[w][s]), 32);
       }
     }
     for (uint64_t& published : barriers.published) {
-      MbarrierInit(SharedAddress(&published), kTileWarps);
+      MbarrierInit(SharedAddress(&published), kTeamThreads);
     }
     FenceMbarrierInit();
   }
@@ -410,8 +409,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const Cell at = cell(flight, i);
       if (at.there) outgoing[flight * kBlockFloats + at.unit * C::kRows + at.row] = h[i];
     }
-    __syncwarp();
-    if (lane == 0) MbarrierArrive(SharedAddress(&barriers.published[flight]));
+    MbarrierArrive(SharedAddress(&barriers.published[flight]));
   };
 
   for (int flight = team; flight < g.flights; flight += kTileTeams) {
@@ -444,7 +442,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     turn_parity ^= 1;
   };
   const auto end_turn = [&] {
-    if (takes_turns && lane == 0) MbarrierArrive(my_turn);
+    if (takes_turns) MbarrierArrive(my_turn);
   };
 
   for (int step = 0; step < p.steps; ++step) {
