@@ -28,6 +28,8 @@ class ForwardPass {
         output_rows_(OutputRows(call.spec, direction)),
         tiles_(call.spec.batch),
         panels_(plan_.hidden_padded / Width<T>()),
+        column_panels_(spec_.num_recurrent_dropout_masks == 4 ? 2 : 1),
+        columns_((panels_ + column_panels_ - 1) / column_panels_),
         state_(spec_.batch * plan_.hidden_padded) {
     void* workspace = Buffer<char>(outputs_.workspace, direction * plan_.forward.bytes);
     const ForwardLayout& layout = plan_.forward;
@@ -96,7 +98,8 @@ class ForwardPass {
         continue;
       }
       for (int64_t step = begin; step < end; ++step) {
-        const int64_t tiles = passes->tiles_.tiles, each = passes->panels_ * tiles;
+        const int64_t tiles = passes->tiles_.tiles;
+        const int64_t each = plan.direct_recurrent ? passes->panels_ : passes->columns_ * tiles;
         member.Phase(plan.step_tasks, [&](int index, int count) {
           const Part part(directions * each, index, count);
           for (int64_t i = part.begin, next; i < part.end; i = next) {
@@ -106,9 +109,9 @@ class ForwardPass {
               passes[direction].StepRow(begin, step, i - first, next - first);
               continue;
             }
-            const int64_t panel = i / tiles, first = panel * tiles;
+            const int64_t column = i / tiles, first = column * tiles;
             next = std::min(part.end, first + tiles);
-            passes[i / each].StepTiles(begin, step, panel % passes->panels_, passes->tiles_,
+            passes[i / each].StepTiles(begin, step, column % passes->columns_, passes->tiles_,
                                        i - first, next - first);
           }
         });
@@ -126,8 +129,8 @@ class ForwardPass {
         StepRow(begin, step, 0, panels_);
         continue;
       }
-      for (int64_t panel = 0; panel < panels_; ++panel) {
-        StepTiles(begin, step, panel, tiles, 0, tiles.tiles);
+      for (int64_t column = 0; column < columns_; ++column) {
+        StepTiles(begin, step, column, tiles, 0, tiles.tiles);
       }
     }
   }
@@ -142,7 +145,8 @@ class ForwardPass {
     convert(inputs_.recurrent_kernel[direction_], spec_.hidden_size, converted_recurrent_kernel_);
   }
 
-  // Panel u holds the columns of units [u, u + Width) of the four gates, side by side.
+  // Panel u holds the columns of units [u, u + Width) of the four gates, side by side; where each
+  // gate has a mask of its own, a column's two panels hold both vectors of a gate side by side.
   void PackRecurrent(int index, int count) {
     const Tag<T> d;
     const int64_t hidden = spec_.hidden_size;
@@ -155,12 +159,20 @@ class ForwardPass {
         for (int64_t panel = part.begin; panel < part.end; ++panel) {
           const int64_t unit = panel * Width<T>();
           hwy::Prefetch(from + ahead + unit);
-          hn::StoreU(
-              LoadPart(d, ComputeType<T>(), from + unit, hidden - unit), d,
-              recurrent_ + panel * hidden * PanelWidth<T>() + PanelOffset<T>(hidden, p, gate));
+          hn::StoreU(LoadPart(d, ComputeType<T>(), from + unit, hidden - unit), d,
+                     Recurrent(panel, gate, p));
         }
       }
     }
+  }
+
+  // Where recurrent_ holds row p of a gate, for the units of a panel.
+  HWY_INLINE T* Recurrent(int64_t panel, int64_t gate, int64_t p) const {
+    const int64_t first = panel - panel % column_panels_;
+    const int64_t vectors = std::min(column_panels_, panels_ - first);
+    const int64_t vector = gate * vectors + panel - first;
+    return recurrent_ + (first + vector / 4) * spec_.hidden_size * PanelWidth<T>() +
+           PanelOffset<T>(spec_.hidden_size, p, vector % 4);
   }
 
   // Initial states, the padded bias, where each row's valid steps begin.
@@ -293,7 +305,8 @@ class ForwardPass {
       WithConstant<kRowPanels>(static_cast<int>(next - panel), [&](auto panels) {
         const auto run = spec_.num_recurrent_dropout_masks < 4 ? RunRow<panels.value, 1, T>
                                                                : RunRow<panels.value, 4, T>;
-        run(a, hidden, recurrent_kernel_ + unit, gates, hidden, step % 2 != 0, z);
+        run(a, plan_.hidden_padded, hidden, recurrent_kernel_ + unit, gates, hidden, step % 2 != 0,
+            z);
       });
       for (int64_t i = 0; i < next - panel; ++i) {
         const int64_t at = i * Width<T>();
@@ -302,35 +315,52 @@ class ForwardPass {
     }
   }
 
-  // One step for the rows of some tiles and the units of a panel. Tile by tile for each block of
-  // the depth, so that the panel's part stays in the second-level cache.
-  void StepTiles(int64_t begin, int64_t step, int64_t panel, const TileRows& tiles,
+  // z of a tile's rows on the stack, for the panels of a column.
+  using Sums = T[kStepTiles * kTileRows][4 * Width<T>()];
+
+  // One step for the rows of some tiles and the units of a column. Tile by tile for each block of
+  // the depth, so that the panels' part stays in the second-level cache.
+  void StepTiles(int64_t begin, int64_t step, int64_t column, const TileRows& tiles,
                  int64_t tile_begin, int64_t tile_end) {
-    const int64_t hidden = spec_.hidden_size;
-    alignas(64) T z[kStepTiles * kTileRows][4 * Width<T>()];
+    const int64_t hidden = spec_.hidden_size, panel = column * column_panels_;
+    alignas(64) Sums z[2];
     for (int64_t first = tile_begin, last; first < tile_end; first = last) {
       last = std::min(tile_end, first + kStepTiles);
       const int64_t block = last - first > 1 ? kBlockDepth : hidden;
       for (int64_t p = 0; p < hidden; p += block) {
+        const int64_t depth = std::min(block, hidden - p);
         for (int64_t tile = first; tile < last; ++tile) {
-          StepTile(begin, step, panel, tiles, tile, tile - first, p, std::min(block, hidden - p),
-                   z + (tile - first) * kTileRows);
+          const int64_t row = tiles.Begin(tile), z_row = (tile - first) * kTileRows;
+          const int rows = static_cast<int>(tiles.Begin(tile + 1) - row);
+          if (column_panels_ == 1) {
+            StepTile(begin, step, panel, row, rows, tile - first, p, depth, z[0] + z_row);
+          } else if (panel + 1 < panels_) {
+            GatedTile<2>(begin, step, panel, row, rows, p, depth, z[0] + z_row);
+          } else {
+            GatedTile<1>(begin, step, panel, row, rows, p, depth, z[0] + z_row);
+          }
+          if (p + depth < hidden) continue;
+          for (int64_t i = panel; i < std::min(panel + column_panels_, panels_); ++i) {
+            T* gates = StepGates(begin, step) + 4 * row * plan_.hidden_padded + i * Width<T>();
+            for (int r = 0; r < rows; ++r) {
+              StepVector(step, row + r, i * Width<T>(), z[i - panel][z_row + r],
+                         gates + r * 4 * plan_.hidden_padded);
+            }
+          }
         }
       }
     }
   }
 
-  // Adds depth [p, p + depth) to z, and ends the step where that is the rest of it.
-  HWY_INLINE void StepTile(int64_t begin, int64_t step, int64_t panel, const TileRows& tiles,
-                           int64_t tile_index, int64_t turn, int64_t p, int64_t depth,
-                           T (*z)[4 * Width<T>()]) {
+  // Adds depth [p, p + depth) to a panel's z.
+  HWY_INLINE void StepTile(int64_t begin, int64_t step, int64_t panel, int64_t row, int rows,
+                           int64_t turn, int64_t p, int64_t depth, T (*z)[4 * Width<T>()]) {
     const int64_t padded = plan_.hidden_padded, hidden = spec_.hidden_size;
-    const int64_t row = tiles.Begin(tile_index), unit = panel * Width<T>();
-    const int rows = static_cast<int>(tiles.Begin(tile_index + 1) - row);
-    T* gates = StepGates(begin, step) + row * 4 * padded + unit;
-    const T* hidden_before = StepHidden(step) + row * padded;
+    const int masks = spec_.num_recurrent_dropout_masks;
+    const T* gates = StepGates(begin, step) + row * 4 * padded + panel * Width<T>();
+    const T* factors = masks == 0 ? StepHidden(step) + row * padded : Dropped(step, row);
     Tile<T> tile;
-    tile.panel = recurrent_ + panel * hidden * PanelWidth<T>() + p * StripWidth<T>();
+    tile.panel = Recurrent(panel, 0, p);
     tile.strip = hidden * StripWidth<T>();
     tile.depth = depth;
     // What follows comes from the third-level cache, a quarter with each of the first tiles.
@@ -338,22 +368,37 @@ class ForwardPass {
       FetchQuarter(p + depth == hidden, turn, &tile);
     }
     if (p == 0) tile.from_stride = padded;
-    const int masks = spec_.num_recurrent_dropout_masks;
     for (int r = 0; r < rows; ++r) {
-      tile.a[r] = masks == 0 ? hidden_before + r * padded + p : Dropped(step, row + r) + masks * p;
+      tile.a[r] = factors + r * padded + p;
       tile.from[r] = p == 0 ? gates + r * 4 * padded : z[r];
       tile.to[r] = z[r];
     }
-    if (masks == 4) {
-      RunGatedTileRows(tile, rows);
-    } else {
-      RunTileRows<4>(tile, rows);
-    }
-    if (p + depth < hidden) return;
-    for (int r = 0; r < rows; ++r) StepVector(step, row + r, unit, z[r], gates + r * 4 * padded);
+    RunTileRows<4>(tile, rows);
   }
 
-  // h before a step times the recurrent masks: [H_p, masks].
+  // The same gate by gate, each with its own factors, for kPanels panels.
+  template <int kPanels>
+  HWY_INLINE void GatedTile(int64_t begin, int64_t step, int64_t panel, int64_t row, int rows,
+                            int64_t p, int64_t depth, T (*z)[4 * Width<T>()]) {
+    const int64_t padded = plan_.hidden_padded;
+    const T* gates = StepGates(begin, step) + row * 4 * padded + panel * Width<T>();
+    Tile<T> tile;
+    tile.strip = spec_.hidden_size * StripWidth<T>();
+    tile.depth = depth;
+    tile.to_stride = sizeof(Sums) / sizeof(T);
+    if (p > 0) tile.from_stride = tile.to_stride;
+    for (int gate = 0; gate < 4; ++gate) {
+      tile.panel = Recurrent(panel, gate, p);
+      for (int r = 0; r < rows; ++r) {
+        tile.a[r] = Dropped(step, row + r) + gate * padded + p;
+        tile.to[r] = z[r] + gate * Width<T>();
+        tile.from[r] = p == 0 ? gates + (4 * r + gate) * padded : tile.to[r];
+      }
+      RunTileRows<kPanels>(tile, rows);
+    }
+  }
+
+  // h before a step times the recurrent masks: [masks, H_p].
   T* Dropped(int64_t step, int64_t row) const {
     return dropped_ +
            (step % 2 * spec_.batch + row) * plan_.hidden_padded * spec_.num_recurrent_dropout_masks;
@@ -362,11 +407,9 @@ class ForwardPass {
     const Tag<T> d;
     const T* mask = recurrent_mask_ + row * plan_.hidden_padded + unit;
     T* to = Dropped(step, row);
-    const auto dropped = [&](int gate) { return hn::Mul(h, hn::LoadU(d, mask + gate * state_)); };
-    if (spec_.num_recurrent_dropout_masks == 1) {
-      hn::StoreU(dropped(0), d, to + unit);
-    } else {
-      hn::StoreInterleaved4(dropped(0), dropped(1), dropped(2), dropped(3), d, to + 4 * unit);
+    for (int i = 0; i < spec_.num_recurrent_dropout_masks; ++i) {
+      hn::StoreU(hn::Mul(h, hn::LoadU(d, mask + i * state_)), d,
+                 to + unit + i * plan_.hidden_padded);
     }
   }
 
@@ -427,6 +470,8 @@ class ForwardPass {
   const RowStrides output_rows_;
   const TileRows tiles_;
   const int64_t panels_;
+  const int64_t column_panels_;  // that a step's tile is computed for, but at the end of the units
+  const int64_t columns_;
   const int64_t state_;  // elements of a padded state
   T* gates_;
   T* cell_;

@@ -175,63 +175,9 @@ HWY_INLINE void RunTileRows(const Tile<T>& tile, int rows) {
       rows, [&](auto constant) { RunTile<constant.value, kVectors, kFactored>(tile); });
 }
 
-// As RunTile with four vectors, but vector v has a factor of its own: a[r][4 * p + v].
-template <int kRows, int kFirst, int kVectors, class T>
-HWY_INLINE void RunGatedVectors(const Tile<T>& tile) {
-  const Tag<T> d;
-  constexpr int64_t kWidth = Width<T>();
-  hn::Vec<Tag<T>> acc[kRows][kVectors];
-  const T* HWY_RESTRICT row[kRows];
-  TFL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    row[r] = tile.a[r];
-    TFL_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      acc[r][v] = hn::LoadU(d, tile.from[r] + (kFirst + v) * tile.from_stride);
-    }
-  }
-  const T* HWY_RESTRICT panel = tile.panel + kFirst / kStripVectors * tile.strip;
-  for (int64_t p = 0; p != 4 * tile.depth; p += 4, panel += StripWidth<T>()) {
-    hn::Vec<Tag<T>> b[kVectors];
-    TFL_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      b[v] = hn::LoadU(d, panel + v / kStripVectors * tile.strip + v % kStripVectors * kWidth);
-    }
-    TFL_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      TFL_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        acc[r][v] = hn::MulAdd(hn::Set(d, row[r][p + kFirst + v]), b[v], acc[r][v]);
-      }
-    }
-  }
-  TFL_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    TFL_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      hn::StoreU(acc[r][v], d, tile.to[r] + (kFirst + v) * tile.to_stride);
-    }
-  }
-}
-
-template <int kRows, class T>
-HWY_NOINLINE void RunGatedTile(const Tile<T>& tile) {
-  if constexpr (kRows <= kFewRows) {
-    RunGatedVectors<kRows, 0, 4>(tile);
-  } else {
-    RunGatedVectors<kRows, 0, 2>(tile);
-    RunGatedVectors<kRows, 2, 2>(tile);
-  }
-}
-
-template <class T>
-HWY_INLINE void RunGatedTileRows(const Tile<T>& tile, int rows) {
-  WithConstant<kTileRows>(rows, [&](auto constant) { RunGatedTile<constant.value>(tile); });
-}
-
 // z of one row for kPanels panels of units, from a kernel as it lies: its gates, and `from`'s, are
 // `hidden` apart, its rows 4 hidden. z is [kPanels][4] vectors. All of it stays in registers.
-// kFactors is 1, or 4 where each gate has a factor of its own: a[4 * p + gate]. Calls that take
+// kFactors is 1, or 4 where each gate has factors of its own, a_stride apart. Calls that take
 // turns with `descending`, the last row first, find in the first-level cache what the one before
 // read last.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
@@ -240,8 +186,9 @@ constexpr int kRowPanels = 2;
 constexpr int kRowPanels = 4;
 #endif
 template <int kPanels, int kFactors, class T>
-HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RESTRICT kernel,
-                         const T* from, int64_t hidden, bool descending, T* z) {
+HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t a_stride, int64_t depth,
+                         const T* HWY_RESTRICT kernel, const T* from, int64_t hidden,
+                         bool descending, T* z) {
   const Tag<T> d;
   constexpr int64_t kWidth = Width<T>();
   hn::Vec<Tag<T>> acc[4][kPanels];
@@ -258,7 +205,7 @@ HWY_NOINLINE void RunRow(const T* HWY_RESTRICT a, int64_t depth, const T* HWY_RE
     const T* row = kernel + p * 4 * hidden;
     TFL_UNROLL
     for (int gate = 0; gate < 4; ++gate) {
-      const auto x = hn::Set(d, a[kFactors == 1 ? p : 4 * p + gate]);
+      const auto x = hn::Set(d, a[kFactors == 1 ? p : gate * a_stride + p]);
       TFL_UNROLL
       for (int v = 0; v < kPanels; ++v) {
         acc[gate][v] = hn::MulAdd(x, hn::LoadU(d, row + gate * hidden + v * kWidth), acc[gate][v]);
