@@ -114,7 +114,7 @@ struct BuiltRow {
   const char* family;
 };
 
-// By measurement: docs/performance.md.
+// By measurement: docs/performance.
 TEST(MakePlan, BuiltFamilies) {
   const BuiltRow rows[] = {
       {1, 128, TFL_BFLOAT16, false, Hopper(), "block"},

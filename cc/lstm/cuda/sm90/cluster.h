@@ -1,6 +1,6 @@
 // Hopper: the whole recurrence in one launch of thread-block clusters. A cluster keeps R in
 // registers for the whole sequence, and what a step hands to the next travels through distributed
-// shared memory. See docs/performance.md.
+// shared memory. See docs/performance/clusters.md.
 //
 // Up to 512 units of a 16-bit type, 256 of float32 with TF32 products; tanh and sigmoid; recurrent
 // dropout with one mask for all gates.

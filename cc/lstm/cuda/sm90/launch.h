@@ -34,7 +34,7 @@ void Describe(const KernelSet& set, bool forward, int slices, int jobs, Start st
 // Also allows the kernel its shared memory and cluster size there. Asked of the driver once.
 int MaxClusters(const KernelSet& set, bool forward);
 
-// Nanoseconds of a step, to choose among slices; see docs/performance.md.
+// Nanoseconds of a step, to choose among slices; see docs/performance/clusters.md.
 int64_t StepCost(const KernelSet& set, int64_t rows);
 
 bool Aligned(const void* pointer, int64_t bytes);

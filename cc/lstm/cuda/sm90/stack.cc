@@ -16,10 +16,10 @@ namespace sm90 {
 
 namespace {
 
-// Where layers are not 16-bit ones of at most 256 units, as measured (docs/performance.md), by type
-// and padded units: how many percent of the estimate by which the cluster's plan chooses slices a
-// step of one layer takes; nanoseconds of a step of all layers at once, forward what it adds to
-// that estimate, backward with one row tile.
+// Where layers are not 16-bit ones of at most 256 units, as measured
+// (docs/performance/clusters.md), by type and padded units: how many percent of the estimate by
+// which the cluster's plan chooses slices a step of one layer takes; nanoseconds of a step of all
+// layers at once, forward what it adds to that estimate, backward with one row tile.
 struct StepTimes {
   int element_bytes, hidden;
   int64_t forward_percent, backward_percent, stack_forward_ns, stack_backward_ns;

@@ -1,7 +1,7 @@
 // The layers of a stack at once, each on clusters of its own, in one launch: a layer takes the
 // output of the one below row by row as it comes (backward: the gradients of the gates of the one
 // above) and multiplies it itself, so that beside the recurrences nothing runs between two layers.
-// See docs/performance.md.
+// See docs/performance/clusters.md.
 //
 // For layers of one size and type, 16 bits wide or with TF32 products, that read their rows in the
 // order in which the layer below writes them, as long as all of their clusters fit on the device at

@@ -99,9 +99,9 @@ bool Supported(const tfl_lstm_spec& spec, const DeviceLimits& limits, int direct
 bool TileForwardSupported(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   return Supported(spec, limits, 1);
 }
-// By measurement: docs/performance.md. Bringing the recurrent kernel in takes as long as a product
-// or two, cuBLASLt's large products run at a higher rate, and much sooner with leave to round; few
-// rows are the vector family's.
+// By measurement: docs/performance/grids.md. Bringing the recurrent kernel in takes as long as a
+// product or two, cuBLASLt's large products run at a higher rate, and much sooner with leave to
+// round; few rows are the vector family's.
 bool TilePreferred(const tfl_lstm_spec& spec, const DeviceLimits& limits) {
   constexpr int kMostFlights = 4;
   constexpr int64_t kFewSteps = 3, kMostProducts = 1 << 26, kMostRoundedProducts = 1 << 24;
