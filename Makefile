@@ -54,13 +54,13 @@ wheel: $(VENV)/ready ## Build the wheel into dist/
 	@install -m 644 bazel-bin/wheel/*.whl dist/
 	@ls dist/*.whl
 
-# Run from this folder, whose Python sources have no libraries beside them, with those of the wheel.
-demo: export TF_FUSED_LSTM_LIBRARY_DIR = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)/tf_fused_lstm
 demo: wheel ## Install the wheel into .venv, train a small model, measure a few layers
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PEERS)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	$(VENV)/bin/python examples/char_lm.py
-	$(VENV)/bin/python -m benchmarks --set quick
+# This folder's Python sources have no libraries beside them: with those of the wheel.
+	TF_FUSED_LSTM_LIBRARY_DIR=$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tf_fused_lstm \
+	  $(VENV)/bin/python -m benchmarks --set quick
 
 lint: $(VENV)/ready ## Check Python types, and Python, C++ and Starlark style
 	$(VENV)/bin/ruff check .
