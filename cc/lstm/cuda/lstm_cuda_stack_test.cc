@@ -360,7 +360,8 @@ TEST(StackSlices, LetAllLayersRunAtOnce) {
   }
 }
 
-// By measurement: docs/performance/clusters.md. The times of single layers are those of the cluster's plan.
+// By measurement: docs/performance/clusters.md. The times of single layers are those of the
+// cluster's plan.
 TEST(StackPays, WhereItWasFaster) {
   const struct {
     int64_t batch, steps;
