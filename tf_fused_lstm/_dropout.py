@@ -131,7 +131,7 @@ _Draws = tuple[tuple[int, float], ...]
 
 def _function(make: Callable[..., Any], kinds: Sequence[Kind], *dtypes: tf.DType) -> Any | None:
     key = make, tuple((kind.number, kind.rate) for kind in kinds), *dtypes
-    if not all(isinstance(kind.rate, float) for kind in kinds):
+    if not all(isinstance(kind.rate, float) for kind in kinds) or not _tensorflow.can_run():
         return None
     function = _functions.get(key)
     if function is None and len(_functions) < _MOST_FUNCTIONS:

@@ -5,6 +5,7 @@ Each degrades to a correct, slower answer if a release moves it.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -139,6 +140,16 @@ def read(variable: Any) -> tf.Tensor:
     """What tf.convert_to_tensor makes of a plain variable in eager mode, in less time."""
     _resource_variable_ops.variable_accessed(variable)
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
+def can_run() -> bool:
+    """Whether `run` comes to an end wherever it is called.
+
+    Of a function on several devices TensorFlow runs parts in its pool of threads, of which a
+    `tf.py_function` that calls `run` may hold the only one.
+    """
+    threads = tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
+    return threads != 1 or len(tf.config.list_logical_devices()) == 1
 
 
 def run(

@@ -28,7 +28,7 @@ class ForwardPass {
         output_rows_(OutputRows(call.spec, direction)),
         tiles_(call.spec.batch),
         panels_(plan_.hidden_padded / Width<T>()),
-        column_panels_(spec_.num_recurrent_dropout_masks == 4 ? 2 : 1),
+        column_panels_(ColumnPanels(spec_, panels_)),
         columns_((panels_ + column_panels_ - 1) / column_panels_),
         state_(spec_.batch * plan_.hidden_padded) {
     void* workspace = Buffer<char>(outputs_.workspace, direction * plan_.forward.bytes);
@@ -146,7 +146,7 @@ class ForwardPass {
   }
 
   // Panel u holds the columns of units [u, u + Width) of the four gates, side by side; where each
-  // gate has a mask of its own, a column's two panels hold both vectors of a gate side by side.
+  // gate has a mask of its own, a column's panels hold all vectors of a gate side by side.
   void PackRecurrent(int index, int count) {
     const Tag<T> d;
     const int64_t hidden = spec_.hidden_size;
@@ -315,15 +315,23 @@ class ForwardPass {
     }
   }
 
-  // z of a tile's rows on the stack, for the panels of a column.
-  using Sums = T[kStepTiles * kTileRows][4 * Width<T>()];
+  // With a mask for each gate a tile is of one gate: two panels share what they load of h, and a
+  // single row, which has no other row's sums to work at meanwhile, takes four.
+  static int64_t ColumnPanels(const tfl_lstm_spec& spec, int64_t panels) {
+    if (spec.num_recurrent_dropout_masks < 4) return 1;
+    return spec.batch == 1 && panels % 4 == 0 ? 4 : 2;
+  }
+
+  // Rows of z on the stack for each panel of a column.
+  static constexpr int64_t kSumRows = kStepTiles * kTileRows;
 
   // One step for the rows of some tiles and the units of a column. Tile by tile for each block of
   // the depth, so that the panels' part stays in the second-level cache.
   void StepTiles(int64_t begin, int64_t step, int64_t column, const TileRows& tiles,
                  int64_t tile_begin, int64_t tile_end) {
     const int64_t hidden = spec_.hidden_size, panel = column * column_panels_;
-    alignas(64) Sums z[2];
+    const int64_t panels = std::min(column_panels_, panels_ - panel);
+    alignas(64) T z[4 * kSumRows][4 * Width<T>()];
     for (int64_t first = tile_begin, last; first < tile_end; first = last) {
       last = std::min(tile_end, first + kStepTiles);
       const int64_t block = last - first > 1 ? kBlockDepth : hidden;
@@ -333,17 +341,17 @@ class ForwardPass {
           const int64_t row = tiles.Begin(tile), z_row = (tile - first) * kTileRows;
           const int rows = static_cast<int>(tiles.Begin(tile + 1) - row);
           if (column_panels_ == 1) {
-            StepTile(begin, step, panel, row, rows, tile - first, p, depth, z[0] + z_row);
-          } else if (panel + 1 < panels_) {
-            GatedTile<2>(begin, step, panel, row, rows, p, depth, z[0] + z_row);
+            StepTile(begin, step, panel, row, rows, tile - first, p, depth, z + z_row);
           } else {
-            GatedTile<1>(begin, step, panel, row, rows, p, depth, z[0] + z_row);
+            WithConstant<4>(static_cast<int>(panels), [&](auto constant) {
+              GatedTile<constant.value>(begin, step, panel, row, rows, p, depth, z + z_row);
+            });
           }
           if (p + depth < hidden) continue;
-          for (int64_t i = panel; i < std::min(panel + column_panels_, panels_); ++i) {
+          for (int64_t i = panel; i < panel + panels; ++i) {
             T* gates = StepGates(begin, step) + 4 * row * plan_.hidden_padded + i * Width<T>();
             for (int r = 0; r < rows; ++r) {
-              StepVector(step, row + r, i * Width<T>(), z[i - panel][z_row + r],
+              StepVector(step, row + r, i * Width<T>(), z[(i - panel) * kSumRows + z_row + r],
                          gates + r * 4 * plan_.hidden_padded);
             }
           }
@@ -385,7 +393,7 @@ class ForwardPass {
     Tile<T> tile;
     tile.strip = spec_.hidden_size * StripWidth<T>();
     tile.depth = depth;
-    tile.to_stride = sizeof(Sums) / sizeof(T);
+    tile.to_stride = kSumRows * 4 * Width<T>();
     if (p > 0) tile.from_stride = tile.to_stride;
     for (int gate = 0; gate < 4; ++gate) {
       tile.panel = Recurrent(panel, gate, p);

@@ -449,6 +449,19 @@ TEST_P(LstmCpuTest, LargeDirectionsAndDropout) {
   }
 }
 
+// More units than a block of the depth, where z goes through memory between two blocks.
+TEST_P(LstmCpuTest, UnitsOfSeveralBlocks) {
+  TestPool pool(1);
+  for (int64_t batch : {1, 13}) {
+    for (int masks : {0, 1, 4}) {
+      tfl_lstm_spec s = Spec(batch, 3, 5, 520);
+      s.num_recurrent_dropout_masks = masks;
+      SCOPED_TRACE(::testing::Message() << batch << " rows, masks " << masks);
+      Check(MakeProblem(s, 7), pool.Runtime(2));
+    }
+  }
+}
+
 TEST_P(LstmCpuTest, Activations) {
   TestPool pool(1);
   for (int activation = TFL_TANH; activation <= TFL_LINEAR; ++activation) {

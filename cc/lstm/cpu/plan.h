@@ -54,7 +54,7 @@ struct ForwardLayout {
   int64_t kernel = 0;            // [input, 4 hidden]               if weights are converted
   int64_t recurrent_kernel = 0;  // [hidden, 4 hidden]              if weights are converted
   int64_t recurrent_mask = 0;    // [masks, batch, H_p]             if recurrent dropout
-  int64_t dropped = 0;           // [2, batch, H_p, masks]          h * recurrent_mask, likewise
+  int64_t dropped = 0;           // [2, batch, masks, H_p]          h * recurrent_mask, likewise
   int64_t member = 0;            // [shares, member_size]
   int64_t member_size = 0;       // elements of scratch that a product needs
   int64_t bytes = 0;

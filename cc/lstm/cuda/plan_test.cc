@@ -114,7 +114,7 @@ struct BuiltRow {
   const char* family;
 };
 
-// By measurement: docs/performance.
+// By measurement: docs/performance.md and what it links to.
 TEST(MakePlan, BuiltFamilies) {
   const BuiltRow rows[] = {
       {1, 128, TFL_BFLOAT16, false, Hopper(), "block"},

@@ -9,9 +9,11 @@ constexpr int kStaticBytes = 2 << 10;  // barriers, bias
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Cycles of a step. The flights' instructions share a multiprocessor's schedulers, of which each
-// has one warp of each team; a flight's own chain also waits for h to travel.
-int64_t StepCycles(const TileShape& shape, const TilePlan& cut) {
+// Cycles of a step; kChunk is what a warp loses at each chunk of h. The flights' instructions share
+// a multiprocessor's schedulers, of which each has one warp of each team; a flight's own chain also
+// waits for h to travel.
+int64_t StepCycles(const TilePlan& cut) {
+  const TileShape& shape = kTileShapes[cut.shape];
   constexpr int kTravel = 3000, kChunk = 350, kReduction = 500, kCell = 150;
   const int64_t depth = CeilDiv(cut.blocks_per_group, kTileWarps) * shape.units() / shape.depth();
   const int64_t instructions = 33 * shape.thread_units + 3;
@@ -57,7 +59,7 @@ bool MakeTilePlan(const tfl_lstm_spec& spec, const DeviceLimits& limits, int dir
     if (cut.chunk_blocks == 0) continue;
     cut.warp_chunks = static_cast<int>(CeilDiv(warp_blocks, cut.chunk_blocks));
     cut.shared_bytes = bytes(cut.chunk_blocks);
-    cut.step_cycles = StepCycles(shape, cut);
+    cut.step_cycles = StepCycles(cut);
     if (found && cut.step_cycles >= plan->step_cycles) continue;
     *plan = cut;
     found = true;
