@@ -38,6 +38,7 @@ try:
     from tensorflow.python.framework import ops as _framework_ops
     from tensorflow.python.ops import control_flow_util as _control_flow_util
 except ImportError:
+    _framework_ops = None
     _control_flow_util = None
 
 try:
@@ -61,13 +62,22 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def unconverted(function: _Function) -> _Function:
-    """Marks a function that AutoGraph leaves as it is, as `do_not_convert` does.
+    """Marks a function that AutoGraph leaves as it is, as `do_not_convert` does, or a class whose
+    instances it calls so.
 
     Without the scope that `do_not_convert` opens in every call, a tenth of a small eager op's time.
     """
     if _autograph is None:
+        if isinstance(function, type):
+            return function
         return tf.autograph.experimental.do_not_convert(function)
     return _autograph.autograph_artifact(function)
+
+
+def is_eager(value: Any) -> bool:
+    """Whether it is an eager tensor, in eager mode."""
+    known = getattr(_framework_ops, "EagerTensor", None)
+    return known is not None and isinstance(value, known) and tf.executing_eagerly()
 
 
 def gradient_is_recorded(tensors: Iterable[tf.Tensor]) -> bool:

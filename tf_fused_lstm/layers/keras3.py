@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ class _Repeated(threading.local):
         return _Repeated, ()
 
 
+@_tensorflow.unconverted
 @keras.saving.register_keras_serializable(package="tf_fused_lstm", name="FusedLSTM")
 class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     """`keras.layers.LSTM` with the whole loop over time in one op, forward and backward.
@@ -101,6 +103,14 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         with self._orthogonal_in_bfloat16():
             super().build(sequences_shape, initial_state_shape)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras's own way to `call` takes longer than a small op. An error is left to it, to be said
+        # as always.
+        with contextlib.suppress(Exception):
+            if self._is_plain_call(args, kwargs):
+                return self._call_plainly(*args)
+        return super().__call__(*args, **kwargs)
+
     def call(
         self,
         sequences: Any,
@@ -160,6 +170,35 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         if self.use_cudnn is True:
             return "use_cudnn=True asks for cuDNN"
         return None
+
+    def _is_plain_call(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether of all that Keras does about a call only `call` has an effect.
+
+        Of an eager call with x alone, or `training` where nothing is dropped, no mask, and nothing
+        added to the layer that Keras minds.
+        """
+        x: Any = args[0] if len(args) == 1 else None
+        return (
+            _tensorflow.is_eager(x)
+            and kwargs.keys() <= {"training"}
+            and type(self) is FusedLSTM
+            and not hasattr(x, "_keras_mask")
+            and x.dtype.name == self.input_dtype
+            and self.built
+            and self._called
+            and not (self.dropout or self.recurrent_dropout)
+            and self.activity_regularizer is None
+            and self._remat_mode is None
+            and not (self._losses or self.cell._losses)
+            and "call" not in vars(self)
+            and keras.distribution.distribution() is None
+        )
+
+    def _call_plainly(self, x: Any) -> Any:
+        self._assert_input_compatibility(x)
+        if self._stock_refuses(x, None) or not self._can_run_op(x, None):
+            raise NotImplementedError
+        return self._call_op(x, None, None, False)
 
     @_tensorflow.unconverted
     def _call_op(self, sequences: Any, initial_state: Any, mask: Any, training: Any) -> Any:
