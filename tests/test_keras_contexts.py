@@ -139,6 +139,29 @@ def test_subclass_that_overrides_inner_loop_takes_keras_path():
     assert "inner_loop" in layer.fused_reason
 
 
+def test_inner_loop_replaced_in_one_layer():
+    stock, fused = pair()
+    before = fused(X)
+
+    def doubled(original):
+        return lambda sequences, **rest: original(2 * sequences, **rest)
+
+    for layer in (stock, fused):
+        layer.inner_loop = doubled(layer.inner_loop)
+    assert_close(fused(X), stock(X))
+    assert float(tf.reduce_max(tf.abs(fused(X) - before))) > 1e-2
+
+
+def test_initial_state_replaced_in_one_layer():
+    stock, fused = pair()
+    before = fused(X)
+    for layer in (stock, fused):
+        layer.get_initial_state = lambda *_, **__: [tf.fill((3, 4), v) for v in (0.5, 2.0)]
+    assert_close(fused(X), stock(X))
+    assert fused.fused_reason is None
+    assert float(tf.reduce_max(tf.abs(fused(X) - before))) > 1e-2
+
+
 def test_legacy_graph_mode():
     """A session of TensorFlow 1: the gradient runs the forward pass again where it must."""
     x, weights = X.numpy(), [w * 1.0 for w in pair()[1].get_weights()]

@@ -55,6 +55,27 @@ def test_stateful_layers_keep_their_states():
     assert_close(fused.states, stock.states)
 
 
+@pytest.mark.parametrize("autocast", [True, False])
+def test_states_are_read_as_stored_in_a_mixed_model(autocast):
+    """Of these, float16 would make infinities."""
+
+    class Model(keras.Model):
+        def __init__(self, layer):
+            super().__init__(dtype="mixed_float16")
+            self.layer = layer
+
+        def call(self, x):
+            return self.layer(1e5 * keras.ops.cast(x, "float32"))
+
+    layers = pair(stateful=True, activation="linear", dtype="float32", autocast=autocast)
+    models = [Model(layer) for layer in layers]
+    for _ in range(3):
+        outputs = [model(X) for model in models]
+    assert_close(*outputs)
+    assert_close(layers[0].states, layers[1].states)
+    assert float(tf.reduce_max(tf.abs(layers[0].states[1]))) > 65504
+
+
 def test_a_model_s_layer():
     model = keras.Sequential([keras.Input((5, 2)), tfl.FusedLSTM(4), keras.layers.Dense(1)])
     model(X)
@@ -105,6 +126,28 @@ def test_added_losses_end_with_the_next_call():
         assert layer.losses == []
 
 
+@pytest.mark.parametrize("part", ["layer", "cell"])
+def test_losses_of_added_layers_end_with_the_next_call(part):
+    for layer in (keras.layers.LSTM(4), tfl.FusedLSTM(4)):
+        holder = layer if part == "layer" else layer.cell
+        holder.extra = keras.layers.Dense(3, activity_regularizer="l2")
+        layer(X)
+        holder.extra(X)
+        assert len(layer.losses) == 1
+        layer(X)
+        assert layer.losses == []
+
+
+def test_losses_of_a_stateless_scope_end_with_the_next_call():
+    for layer in pair():
+        layer(X)
+        with keras.StatelessScope(collect_losses=True) as scope:
+            layer.add_loss(tf.constant(1.0))
+            layer(X)
+            assert layer.losses == []
+        assert scope.losses == []
+
+
 def test_activity_regularizer():
     stock, fused = pair(activity_regularizer="l2")
     for _ in range(2):
@@ -118,6 +161,40 @@ def test_a_call_that_someone_replaced():
     layer(X)
     layer.call = lambda sequences, **_: sequences + 1
     assert_close(layer(X), X + 1)
+
+
+def test_a_mask_that_someone_computes():
+    for layer in pair(return_sequences=True):
+        layer(X)
+        layer.compute_mask = lambda *_: tf.constant(MASK)
+        assert_close(layer(X)._keras_mask, MASK)
+
+
+@pytest.mark.parametrize("name", ["call", "compute_mask"])
+def test_methods_patched_in_the_class(name):
+    layer = tfl.FusedLSTM(4)
+    layer(X)
+    original = getattr(tfl.FusedLSTM, name)
+    with mock.patch.object(tfl.FusedLSTM, name, autospec=True, side_effect=original) as patched:
+        layer(X)
+    assert patched.call_count == 1
+
+
+def test_quantization_is_refused_each_time():
+    for layer in pair():
+        layer(X)
+        with pytest.raises(NotImplementedError, match="quantize"):
+            layer.dtype_policy = "int8_from_float32"
+        for _ in range(2):
+            with pytest.raises(NotImplementedError):
+                layer(X)
+
+
+def test_training_must_be_one_value():
+    for layer in pair():
+        layer(X)
+        with pytest.raises(ValueError, match="tensor"):
+            layer(X, training=[True, tf.constant(1.0)])
 
 
 def test_a_subclass_is_keras_s():
@@ -174,3 +251,16 @@ def test_autograph_leaves_the_call_as_it_is():
     at = next(i for i, name in enumerate(files) if name.endswith("tf_fused_lstm/layers/keras3.py"))
     assert any("autograph" in name for name in files[:at])
     assert not any("autograph" in name for name in files[at:])
+
+
+def test_autograph_converts_a_subclass_s_own_call():
+    class Doubling(tfl.FusedLSTM):
+        def __call__(self, x, **kwargs):
+            if tf.reduce_sum(x) > 0:
+                x = x * 2.0
+            return super().__call__(x, **kwargs)
+
+    layer = Doubling(4)
+    layer(X)
+    for x in (tf.abs(X), -tf.abs(X)):
+        assert_close(tf.function(layer)(x), layer(x))

@@ -175,6 +175,16 @@ def test_other_derivatives(derivatives):
     assert fused.fused_reason is None
 
 
+def test_initial_state_replaced_in_one_layer():
+    stock, fused = pair()
+    before = fused(X)
+    for layer in (stock, fused):
+        layer.get_initial_state = lambda *_, **__: [tf.fill((3, 4), v) for v in (0.5, 2.0)]
+    assert_close(fused(X), stock(X))
+    assert fused.fused_reason is None
+    assert float(tf.reduce_max(tf.abs(fused(X) - before))) > 1e-2
+
+
 def test_copies():
     _, layer = pair(return_sequences=True)
     model = tf_keras.Sequential([tf_keras.Input((5, 2)), layer])

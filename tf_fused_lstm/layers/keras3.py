@@ -30,7 +30,6 @@ class _Repeated(threading.local):
         return _Repeated, ()
 
 
-@_tensorflow.unconverted
 @keras.saving.register_keras_serializable(package="tf_fused_lstm", name="FusedLSTM")
 class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     """`keras.layers.LSTM` with the whole loop over time in one op, forward and backward.
@@ -75,6 +74,8 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         training: Whether dropout is active.
     """
 
+    autograph_info__ = _tensorflow.UnconvertedCall()
+    _stock_layer = keras.layers.LSTM
     _stock_cell = keras.layers.LSTMCell
     _stock_cell_name = "keras.layers.LSTMCell"
     _orthogonal = keras.initializers.Orthogonal
@@ -103,6 +104,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         with self._orthogonal_in_bfloat16():
             super().build(sequences_shape, initial_state_shape)
 
+    @_tensorflow.unconverted
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Keras's own way to `call` takes longer than a small op. An error is left to it, to be said
         # as always.
@@ -165,7 +167,7 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     def _stock_configuration_reason(self) -> str | None:
         if keras.backend.backend() != "tensorflow":
             return f"Keras runs on {keras.backend.backend()}, not on TensorFlow"
-        if type(self).inner_loop is not keras.layers.LSTM.inner_loop:
+        if self._overrides("inner_loop"):
             return f"{type(self).__name__} overrides inner_loop"
         if self.use_cudnn is True:
             return "use_cudnn=True asks for cuDNN"
@@ -175,12 +177,14 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         """Whether of all that Keras does about a call only `call` has an effect.
 
         Of an eager call with x alone, or `training` where nothing is dropped, no mask, and nothing
-        added to the layer that Keras minds.
+        added to the layer, or put in the place of its methods, that Keras minds.
         """
         x: Any = args[0] if len(args) == 1 else None
+        cell = self.cell
         return (
             _tensorflow.is_eager(x)
             and kwargs.keys() <= {"training"}
+            and isinstance(kwargs.get("training"), bool | int | None)
             and type(self) is FusedLSTM
             and not hasattr(x, "_keras_mask")
             and x.dtype.name == self.input_dtype
@@ -189,8 +193,12 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
             and not (self.dropout or self.recurrent_dropout)
             and self.activity_regularizer is None
             and self._remat_mode is None
-            and not (self._losses or self.cell._losses)
-            and "call" not in vars(self)
+            and self.quantization_mode is None
+            and getattr(self.call, "__func__", None) is _CALL
+            and getattr(self.compute_mask, "__func__", None) is _COMPUTE_MASK
+            and self._layers == [cell]
+            and not (self._losses or self._loss_ids)
+            and not (cell._layers or cell._losses or cell._loss_ids)
             and keras.distribution.distribution() is None
         )
 
@@ -238,10 +246,13 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
     def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
         if initial_state is None:
             if self.stateful:
-                initial_state = self._repeated.once(
-                    "initial_state", lambda: [tf.convert_to_tensor(v.value) for v in self.states]
-                )
-            elif type(self).get_initial_state is keras.layers.RNN.get_initial_state:
+                # As stored: a call that went past Keras is in the scope of an outer layer.
+                with _keras.without_autocast():
+                    initial_state = self._repeated.once(
+                        "initial_state",
+                        lambda: [tf.convert_to_tensor(v.value) for v in self.states],
+                    )
+            elif not self._overrides("get_initial_state"):
                 return None
             else:
                 initial_state = self.get_initial_state(batch_size=tf.shape(x)[0])
@@ -254,6 +265,9 @@ class FusedLSTM(LSTMOnOp, keras.layers.LSTM):
         h, c = (keras.ops.convert_to_tensor(state) for state in initial_state)
         return h, c
 
+
+# Patched, they are Keras's to call.
+_CALL, _COMPUTE_MASK = FusedLSTM.call, FusedLSTM.compute_mask
 
 # Keras names a layer, and its group in a weight file, after its class's __name__: with Keras's own
 # name, weight files of models with keras.layers.LSTM load into the same models with FusedLSTM, and

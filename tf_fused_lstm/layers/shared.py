@@ -21,7 +21,8 @@ class LSTMOnOp(_StockLSTM):
     `_leave_to_stock` before it calls the stock layer.
     """
 
-    # The stock layer's cell, its name for people, and its default recurrent_initializer.
+    # The stock layer, its cell, the cell's name for people, and its default recurrent_initializer.
+    _stock_layer: ClassVar[type]
     _stock_cell: ClassVar[type]
     _stock_cell_name: ClassVar[str]
     _orthogonal: ClassVar[type]
@@ -131,6 +132,11 @@ class LSTMOnOp(_StockLSTM):
         if mask_shape.rank == 3 and mask_shape[-1] != 1:
             return f"the mask has shape {tuple(mask_shape)}, not (batch, steps)"
         return None
+
+    def _overrides(self, method: str) -> bool:
+        """Whether the stock layer's method is replaced, by a subclass or in this layer alone."""
+        function = getattr(getattr(self, method), "__func__", None)
+        return function is not getattr(self._stock_layer, method)
 
     def _stock_configuration_reason(self) -> str | None:
         """As `_configuration_reason`, of what only this Keras has."""

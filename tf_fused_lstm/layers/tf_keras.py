@@ -59,6 +59,7 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
             `stateful`.
     """
 
+    _stock_layer = tf_keras.layers.LSTM
     _stock_cell = tf_keras.layers.LSTMCell
     _stock_cell_name = "tf_keras.layers.LSTMCell"
     _orthogonal = tf_keras.initializers.Orthogonal
@@ -95,7 +96,7 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
         return self.unroll and sequences.shape[0 if self.time_major else 1] is None
 
     def _stock_configuration_reason(self) -> str | None:
-        if type(self)._process_inputs is not tf_keras.layers.LSTM._process_inputs:
+        if self._overrides("_process_inputs"):
             return f"{type(self).__name__} overrides _process_inputs"
         if self.return_runtime:
             return "return_runtime=True asks for the name of tf_keras's own path"
@@ -121,8 +122,7 @@ class FusedLSTM(LSTMOnOp, tf_keras.layers.LSTM):
         )
 
     def _initial_state(self, x: tf.Tensor, initial_state: Any) -> Sequence[Any] | None:
-        overridden = type(self).get_initial_state is not tf_keras.layers.LSTM.get_initial_state
-        if initial_state is None and not self.stateful and not overridden:
+        if initial_state is None and not self.stateful and not self._overrides("get_initial_state"):
             return None
         return self._process_inputs(x, initial_state, None)[1]
 
